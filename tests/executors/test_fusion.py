@@ -78,3 +78,31 @@ def test_other_rotations_stay_as_they_are(case: str) -> None:
         y = made.ops.add(y, q)
     forward = made.forward(y)
     assert kinds(fused(forward)) == kinds(forward)
+
+
+def test_sums_are_joined_with_their_norms() -> None:
+    made = Recorded()
+    total = made.ops.add(made.x, made.q)
+    weights = Weight(8), Weight(6)
+    normed = made.ops.norm(total, "w", 1e-6)
+    first, _ = (made.ops.linear(normed, weight) for weight in weights)
+    forward = made.forward(made.ops.add(total, first))
+    found = fused(forward)
+    names = ["AddNorm", "Item", "Item", "Linear", "Linear", "Add", "TakeRows", "Linear"]
+    assert kinds(found)[3:] == names
+    both, kept, norm, linear, _, last = found.nodes[3:9]
+    assert isinstance(both, recording.AddNorm)
+    assert (both.weight, both.eps, both.readers) == ("w", 1e-6, weights)
+    assert both.inputs == (made.x, found.nodes[0])
+    assert last.inputs == (kept, linear)
+    assert linear.inputs == (norm,)
+    assert isinstance(kept, recording.Item)
+    assert isinstance(norm, recording.Item)
+    assert (kept.index, norm.index) == (0, 1)
+
+
+def test_a_sum_that_only_its_norm_reads_is_not_kept() -> None:
+    made = Recorded()
+    normed = made.ops.norm(made.ops.add(made.x, made.q), "w", 1e-6)
+    found = fused(made.forward(made.ops.scale(normed, 2.0)))
+    assert kinds(found)[3:] == ["AddNorm", "Item", "Scale", "TakeRows", "Linear"]

@@ -9,7 +9,8 @@ from heddle.models.ops import RopeSpec
 
 from heddle.executors.torch import functions  # isort: skip
 from heddle.executors.torch.kernels.activations import activate, gated  # isort: skip
-from heddle.executors.torch.kernels.norms import norm  # isort: skip
+from heddle.executors.torch.kernels.norms import add_norm, norm  # isort: skip
+from heddle.executors.torch.kernels.operands import operand  # isort: skip
 from heddle.executors.torch.kernels.rope import rotate  # isort: skip
 from heddle.executors.torch.ops import TorchOps  # isort: skip
 from heddle.executors.torch.rotation import Rotations  # isort: skip
@@ -31,6 +32,23 @@ def test_norm(width: int, heads: int, own: bool) -> None:
     torch.testing.assert_close(found, OPS.norm_heads(x, w, 1e-5, heads))
     for place in (0, 7, 18):
         assert torch.equal(norm(x[place : place + 1], w, 1e-5, heads), found[place : place + 1])
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("width", [300, 40])
+def test_adding_and_norming_at_once_changes_no_bits(kind, width: int) -> None:
+    x, y, w = rows(19, width), rows(19, width, 3), rows(1, width, 2)[0]
+    found = add_norm(x, y, w, 1e-5, kind)
+    normed = norm(x + y, w, 1e-5)
+    right = operand(normed, kind)
+    assert torch.equal(found.total, x + y)
+    assert torch.equal(found.norm, normed)
+    assert found.operand.values.dtype == right.values.dtype
+    assert torch.equal(found.operand.values, right.values)
+    if right.factors is None:
+        assert found.operand.factors is None
+    else:
+        assert torch.equal(found.operand.factors, right.factors)
 
 
 @pytest.mark.parametrize("interleaved", [False, True])

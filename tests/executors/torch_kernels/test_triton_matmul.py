@@ -11,7 +11,7 @@ from tensor_blocks import extreme_block, random_matrix
 
 from heddle.executors.torch.blocks import fields_of  # isort: skip
 from heddle.executors.torch.kernels.matmul import MULTIPLIED, Tiles, multiply  # isort: skip
-from heddle.executors.torch.kernels.operands import operand  # isort: skip
+from heddle.executors.torch.kernels import operands  # isort: skip
 from heddle.executors.torch.tiles import TILE  # isort: skip
 from heddle.executors.torch.weights import Matrix  # isort: skip
 
@@ -36,6 +36,11 @@ def tokens_of(count: int, width: int):
     generator = torch.Generator().manual_seed(count)
     x = torch.randn(count, width, generator=generator)
     return (x * 10.0 ** torch.arange(count)[:, None].remainder(9).sub(4)).to(DEVICE)
+
+
+def operand(x, kind: TensorType):
+    """Activations beside weights of a type."""
+    return operands.operand(x, operands.operand_type(kind))
 
 
 def read(x, kind: TensorType) -> np.ndarray:

@@ -13,6 +13,10 @@ A = TypeVar("A")
 class FusedOps(Protocol[A]):
     """Operations that have the bits of the operations of `Ops` that they join."""
 
+    def add_norm(self, x: A, y: A, w: Any, eps: float, readers: tuple[Any, ...]) -> tuple[A, A]:
+        """x + y, and `Ops.norm` of it, which these matrices multiply later."""
+        ...
+
     def roped_attend(
         self,
         q: A,

@@ -33,6 +33,8 @@ class _Fusion:
                 self._readers.setdefault(source, []).append(node)
         attends = [node for node in forward.nodes if self._has_ropes(node)]
         self._ropes = {rope for node in attends for rope in node.inputs[:2]}
+        self._norms = dict(self._sums_with_norms())
+        self._left_out = {*self._ropes, *self._norms.values()}
         self._made: dict[Node, Node] = {}
 
     def result(self) -> Forward:
@@ -43,7 +45,10 @@ class _Fusion:
 
     def _replacement(self, node: Node) -> Iterator[Node]:
         """The nodes that take the place of a node."""
-        if node in self._ropes:
+        if node in self._left_out:
+            return
+        if node in self._norms:
+            yield from self._sum_and_norm(node, self._norms[node])
             return
         if isinstance(node, recording.Attend) and self._has_ropes(node):
             self._made[node] = self._roped(node)
@@ -75,3 +80,37 @@ class _Fusion:
         return recording.RopedAttend(
             inputs, node.width, node.per_row, node.layer, node.spec, node.sinks, q.spec
         )
+
+    def _sums_with_norms(self) -> Iterator[tuple[Node, recording.Norm]]:
+        """Each sum that has a norm, and the first norm of it."""
+        for node in self._forward.nodes:
+            if isinstance(node, recording.Add):
+                readers = self._readers.get(node, ())
+                norms = [reader for reader in readers if isinstance(reader, recording.Norm)]
+                if norms:
+                    yield node, norms[0]
+
+    def _sum_and_norm(self, node: Node, norm: recording.Norm) -> Iterator[Node]:
+        """The pair of a sum and its norm, and those of the two that are read."""
+        both = recording.AddNorm(
+            self._new(node.inputs),
+            node.width,
+            node.per_row,
+            norm.weight,
+            norm.eps,
+            tuple(self._matrices(norm)),
+        )
+        yield both
+        for index, part in enumerate((node, norm)):
+            if self._readers.get(part) != [norm] or part is self._forward.states:
+                item = recording.Item((both,), node.width, node.per_row, index)
+                self._made[part] = item
+                yield item
+
+    def _matrices(self, node: Node) -> Iterator[recording.LinearHandle]:
+        """The matrices that multiply a value."""
+        for reader in self._readers.get(node, ()):
+            if isinstance(reader, recording.Linear):
+                yield reader.weight
+            elif isinstance(reader, recording.Experts | recording.ExpertsShare):
+                yield reader.weights.up

@@ -252,6 +252,25 @@ class RopedAttend(Node):
     rope: RopeSpec
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class AddNorm(Node):
+    """The sum of two inputs, and the norm of the sum: a pair. `Item` takes one of the two.
+
+    `readers` are the matrices that multiply the norm.
+    """
+
+    weight: object
+    eps: float
+    readers: tuple[LinearHandle, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Item(Node):
+    """A value of a pair."""
+
+    index: int
+
+
 class RecordingOps:
     """Collects nodes in execution order in `nodes`."""
 

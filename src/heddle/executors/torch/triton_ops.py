@@ -15,8 +15,8 @@ from heddle.executors.torch.kernels.activations import activate, gated
 from heddle.executors.torch.kernels.attention import attend
 from heddle.executors.torch.kernels.experts import combine, sort_choices
 from heddle.executors.torch.kernels.matmul import MULTIPLIED, Tiles, multiply
-from heddle.executors.torch.kernels.norms import norm
-from heddle.executors.torch.kernels.operands import Operand, operand
+from heddle.executors.torch.kernels.norms import add_norm, norm
+from heddle.executors.torch.kernels.operands import Operand, operand, operand_type
 from heddle.executors.torch.kernels.pages import store
 from heddle.executors.torch.kernels.recurrence import Runs, convolve, linear_attend, runs_of
 from heddle.executors.torch.kernels.rope import rotate, rotate_and_store
@@ -24,12 +24,13 @@ from heddle.executors.torch.layout import SPLIT
 from heddle.executors.torch.ops import TorchOps, attention_shape
 from heddle.executors.torch.routing import choose
 from heddle.executors.torch.tiles import TILE
+from heddle.executors.torch.weights import Stack
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from heddle.executors.torch.attention import Shape
-    from heddle.executors.torch.weights import Filters, Matrix, Stack
+    from heddle.executors.torch.weights import Filters, Matrix
     from heddle.models.ops import (
         AttentionSpec,
         ExpertSpec,
@@ -46,7 +47,7 @@ class TritonOps(TorchOps):
 
     joins = True
 
-    _taken: tuple[Tensor, TensorType, Operand] | None = None
+    _taken: tuple[Tensor, dict[torch.dtype, Operand]] | None = None
 
     def linear(self, x: Tensor, w: Matrix) -> Tensor:
         if w.type not in MULTIPLIED:
@@ -62,7 +63,7 @@ class TritonOps(TorchOps):
         rows = torch.arange(len(heads), device=x.device).reshape(-1, w.count).T.flatten()
         numbers = torch.arange(w.count, device=x.device).repeat_interleave(len(x) // TILE)
         y = multiply(
-            operand(heads, w.whole.type),
+            operand(heads, operand_type(w.whole.type)),
             w.whole,
             tiles=Tiles(rows, rows, numbers),
             rows=w.out_features,
@@ -72,6 +73,18 @@ class TritonOps(TorchOps):
 
     def norm(self, x: Tensor, w: Tensor, eps: float) -> Tensor:
         return norm(x, w, eps)
+
+    def add_norm(
+        self, x: Tensor, y: Tensor, w: Tensor, eps: float, readers: tuple[Matrix | Stack, ...]
+    ) -> tuple[Tensor, Tensor]:
+        """See `heddle.executors.graph.fused_ops.FusedOps`."""
+        stored = (reader.whole if isinstance(reader, Stack) else reader for reader in readers)
+        kinds = {operand_type(one.type) for one in stored if one.type in MULTIPLIED}
+        rounded = kinds - {torch.float32}
+        kind = rounded.pop() if len(rounded) == 1 else torch.float32
+        found = add_norm(x, y, w, eps, kind)
+        self._taken = found.norm, {kind: found.operand}
+        return found.total, found.norm
 
     def norm_heads(self, x: Tensor, w: Tensor, eps: float, heads: int) -> Tensor:
         return norm(x, w, eps, heads)
@@ -182,6 +195,9 @@ class TritonOps(TorchOps):
 
     def _operand(self, x: Tensor, kind: TensorType) -> Operand:
         """x as an operand. Several matrices read the same x one after the other."""
-        if self._taken is None or self._taken[0] is not x or self._taken[1] is not kind:
-            self._taken = x, kind, operand(x, kind)
-        return self._taken[2]
+        if self._taken is None or self._taken[0] is not x:
+            self._taken = x, {}
+        taken, own = self._taken[1], operand_type(kind)
+        if own not in taken:
+            taken[own] = operand(x, own)
+        return taken[own]

@@ -56,15 +56,27 @@ def _divide(values, factors, x, count, width, ROWS: tl.constexpr, BLOCK: tl.cons
         tl.store(values + places, found.to(tl.float16), mask=inside)
 
 
-def operand(x: torch.Tensor, kind: TensorType) -> Operand:
-    """x (T, k), float32, as an operand beside weights of this type."""
-    if kind is TensorType.F32:
+def operand_type(kind: TensorType) -> torch.dtype:
+    """The type of activations beside weights of a type."""
+    return {TensorType.F32: torch.float32, TensorType.BF16: torch.bfloat16}.get(kind, torch.float16)
+
+
+def operand(x: torch.Tensor, kind: torch.dtype) -> Operand:
+    """x (T, k), float32, as an operand of this type."""
+    if kind is torch.float32:
         return Operand(x, None)
-    if kind is TensorType.BF16:
-        rounded = x.bfloat16()
-        # Triton's interpreter has no products of bfloat16; those of float32 have the same values.
-        return Operand(rounded if x.is_cuda else rounded.float(), None)
+    if kind is torch.bfloat16:
+        return Operand(x.bfloat16().to(kept_type(kind, x.device)), None)
     return halves(x)
+
+
+def kept_type(kind: torch.dtype, device: torch.device) -> torch.dtype:
+    """The type of the numbers that hold an operand of a type.
+
+    Triton's interpreter has no products of bfloat16; those of float32 have the same values.
+    """
+    is_interpreted = device.type == "cpu" and kind is torch.bfloat16
+    return torch.float32 if is_interpreted else kind
 
 
 def halves(x: torch.Tensor) -> Operand:
