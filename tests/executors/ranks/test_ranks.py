@@ -14,7 +14,7 @@ import pytest
 from heddle.config import EngineConfig
 from heddle.engine.engine import Engine
 from heddle.errors import ConfigError, EngineClosedError, EngineFailedError
-from heddle.executors.ranks import group as groups
+from heddle.executors.children import process as children
 from heddle.executors.registry import loader
 from heddle.sampling_params import SamplingParams
 from heddle.step import Binding, Chunk, StepPlan
@@ -43,13 +43,13 @@ CONFIG = EngineConfig(
 def processes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     """The processes of the ranks that a test starts. None may be left."""
     started: list[Any] = []
-    spawn = groups.subprocess.Popen
+    spawn = children.subprocess.Popen
 
     def popen(*args: Any, **kwargs: Any) -> Any:
         started.append(spawn(*args, **kwargs))
         return started[-1]
 
-    monkeypatch.setattr(groups.subprocess, "Popen", popen)
+    monkeypatch.setattr(children.subprocess, "Popen", popen)
     yield started
     assert all(process.returncode is not None for process in started), "they have ended"
 
@@ -159,7 +159,7 @@ def test_a_rank_that_computes_other_values_fails_the_model(tmp_path):
 
 
 def test_a_rank_of_another_version_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(groups, "program_version", lambda: {"heddle": "0", "torch": "0"})
+    monkeypatch.setattr(children, "program_version", lambda: {"heddle": "0", "torch": "0"})
     with pytest.raises(EngineFailedError, match=r"rank 1 runs \{.*\}, rank 0 \{'heddle': '0'"):
         loader("torch")(llama.PLAIN.checkpoint(tmp_path), CONFIG)
 

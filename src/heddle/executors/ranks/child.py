@@ -1,25 +1,20 @@
-"""The program of a rank other than rank 0: `python -m heddle.executors.ranks.child DESCRIPTOR`.
-
-It ends when rank 0 closes the channel, or ends itself. It ignores signals that ask it to end. A
-terminal or a service manager sends them to all processes, and rank 0 finishes its requests first.
-"""
+"""The program of a rank other than rank 0: `python -m heddle.executors.ranks.child DESCRIPTOR`."""
 
 from __future__ import annotations
 
 import importlib
 import json
-import signal
-import socket
 import sys
-import threading
 from array import array
 from typing import TYPE_CHECKING, Protocol
 
 from heddle.errors import ModelFileError
-from heddle.executors.ranks.channel import Channel, ChannelClosedError, Kind
-from heddle.executors.ranks.group import BEAT_SECONDS
+from heddle.executors.children.channel import Life
+from heddle.executors.children.program import serve_parent
+from heddle.executors.children.versions import files_digest
+from heddle.executors.ranks.messages import Kind
 from heddle.executors.ranks.plans import decode_plan
-from heddle.executors.ranks.setup import Setup, files_digest, program_version
+from heddle.executors.ranks.setup import Setup
 from heddle.executors.registry import DEVICES
 from heddle.models.registry import family_of
 from heddle.step import PageMemory
@@ -28,6 +23,7 @@ from heddle.weights.formats import open_checkpoint
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from heddle.executors.children.channel import Channel
     from heddle.step import StepPlan
 
 
@@ -53,34 +49,7 @@ class Follower(PageMemory, Protocol):
 
 def main(descriptor: int) -> None:
     """Serve rank 0 until it closes the channel."""
-    for asked in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(asked, signal.SIG_IGN)
-    channel = Channel(socket.socket(fileno=descriptor))
-    ended = threading.Event()
-    threading.Thread(target=_beat, args=(channel, ended), daemon=True).start()
-    try:
-        channel.send(Kind.HELLO, json.dumps(program_version()).encode())
-        kind, content = channel.receive()
-        if kind is Kind.SETUP:
-            follower = _load(Setup.from_bytes(content))
-            channel.send(Kind.LOADED, json.dumps({"bytes": follower.held_bytes}).encode())
-            _serve(channel, follower)
-    except ChannelClosedError:
-        pass  # rank 0 has ended
-    except Exception as error:
-        channel.send(Kind.FAILED, str(error).encode())
-        raise SystemExit(1) from error
-    finally:
-        ended.set()
-
-
-def _beat(channel: Channel, ended: threading.Event) -> None:
-    """Tell rank 0 that this process lives."""
-    while not ended.wait(BEAT_SECONDS):
-        try:
-            channel.send(Kind.BEAT)
-        except ChannelClosedError:
-            return
+    serve_parent(descriptor, _serve)
 
 
 def _load(setup: Setup) -> Follower:
@@ -96,11 +65,16 @@ def _load(setup: Setup) -> Follower:
         return follower
 
 
-def _serve(channel: Channel, follower: Follower) -> None:
+def _serve(channel: Channel) -> None:
+    kind, content = channel.receive()
+    if kind != Kind.SETUP:
+        return
+    follower = _load(Setup.from_bytes(content))
+    channel.send(Kind.LOADED, json.dumps({"bytes": follower.held_bytes}).encode())
     while True:
         kind, content = channel.receive()
         match kind:
-            case Kind.CLOSE:
+            case Life.CLOSE:
                 return
             case Kind.JOIN:
                 follower.join()
@@ -120,7 +94,7 @@ def _serve(channel: Channel, follower: Follower) -> None:
                 (snapshot,), part = _with_numbers(content)
                 follower.write_snapshot(snapshot, part)
             case _:
-                raise ValueError(f"rank 0 sent {kind.name}")
+                raise ValueError(f"rank 0 sent a message of kind {kind}")
 
 
 def _with_numbers(content: bytes) -> tuple[list[int], memoryview]:

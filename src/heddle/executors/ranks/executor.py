@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from heddle.errors import EngineFailedError, StepAbandonedError
-from heddle.executors.ranks.channel import Kind
+from heddle.executors.ranks.messages import Kind
 from heddle.step import Executor
 
 if TYPE_CHECKING:

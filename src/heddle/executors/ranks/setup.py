@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from heddle.config import EngineConfig
-
-if TYPE_CHECKING:
-    from heddle.weights.checkpoint import Checkpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +44,3 @@ class Setup:
             **{**values, "path": Path(values["path"]), "folder": Path(values["folder"])},
             config=EngineConfig(**config),
         )
-
-
-def program_version() -> dict[str, str]:
-    """Versions that all ranks must have alike."""
-    return {"heddle": version("heddle"), "torch": version("torch")}
-
-
-def files_digest(checkpoint: Checkpoint) -> str:
-    """A digest of the model's files: names, sizes, times of the last change."""
-    stamps = sorted((str(path), stamp) for path, stamp in checkpoint.stamps.items())
-    return hashlib.sha256(repr(stamps).encode()).hexdigest()

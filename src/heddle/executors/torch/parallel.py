@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from heddle.cores import usable_cores
+from heddle.executors.children.versions import files_digest
 from heddle.executors.graph.claims import Claims
 from heddle.executors.graph.division import Division
 from heddle.executors.graph.forward import record
@@ -21,7 +22,7 @@ from heddle.executors.graph.shares import share, share_kinds
 from heddle.executors.memory import Room, extra_bytes, plan_memory, step_bytes
 from heddle.executors.ranks.executor import RankedExecutor
 from heddle.executors.ranks.group import start_ranks
-from heddle.executors.ranks.setup import Setup, files_digest
+from heddle.executors.ranks.setup import Setup
 from heddle.executors.serving import kept_kinds, load_of, served_config, served_shape
 from heddle.executors.torch.cache import bytes_of_page
 from heddle.executors.torch.collective import GroupCollective

@@ -1,7 +1,8 @@
-"""Messages between rank 0 and another rank, over a socket that both processes have."""
+"""Messages between a process and its child, over a socket that only these two have."""
 
 from __future__ import annotations
 
+import select
 import struct
 import threading
 from enum import IntEnum
@@ -13,39 +14,25 @@ if TYPE_CHECKING:
 _HEAD = struct.Struct("=BQ")
 
 
-class Kind(IntEnum):
-    """What a message is. Rank 0 sends those up to CLOSE, the others the rest."""
+class Life(IntEnum):
+    """Messages about the life of a child. Other kinds of messages begin at 16."""
 
-    SETUP = 1
-    """What to load, as JSON: see :class:`heddle.executors.ranks.setup.Setup`."""
-    JOIN = 2
-    """All ranks have loaded: connect to them."""
-    PLAN = 3
-    """A step to compute."""
-    READ_PAGE = 4
-    """Integers: page, pages of the windowed groups."""
-    WRITE_PAGE = 5
-    """Those integers, then the rank's part of the bytes."""
-    READ_SNAPSHOT = 6
-    WRITE_SNAPSHOT = 7
-    CLOSE = 8
-    HELLO = 16
-    """Versions and process, as JSON."""
-    LOADED = 17
-    """Bytes of weights and pages that the rank holds, as JSON."""
-    JOINED = 18
-    BEAT = 19
-    """The process lives."""
-    DONE = 20
-    """A step is computed: a digest of values that all ranks have alike."""
-    CONTENT = 21
-    """The rank's part of a page or snapshot."""
-    FAILED = 22
-    """The rank ends: the reason, as text."""
+    HELLO = 1
+    """The child's versions, as JSON. It is the first message."""
+    BEAT = 2
+    """The child lives."""
+    FAILED = 3
+    """The child ends: the reason, as text."""
+    CLOSE = 4
+    """The parent asks the child to end."""
 
 
 class ChannelClosedError(Exception):
     """The other process has ended, or closed the channel."""
+
+
+class ChannelSilentError(Exception):
+    """The other process has sent nothing for too long."""
 
 
 class Channel:
@@ -54,12 +41,10 @@ class Channel:
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._sending = threading.Lock()
+        self._readable = select.poll()
+        self._readable.register(connection, select.POLLIN)
 
-    def fileno(self) -> int:
-        """For selectors."""
-        return self._connection.fileno()
-
-    def send(self, kind: Kind, content: bytes = b"") -> None:
+    def send(self, kind: int, content: bytes | memoryview = b"") -> None:
         """Send a message.
 
         Raises:
@@ -71,22 +56,25 @@ class Channel:
         except OSError as error:
             raise ChannelClosedError(str(error)) from error
 
-    def receive(self) -> tuple[Kind, bytes]:
+    def receive(self, seconds: float | None = None) -> tuple[int, bytes]:
         """Wait for the next message.
 
         Raises:
             ChannelClosedError: there will be none.
+            ChannelSilentError: nothing came for `seconds`.
         """
-        kind, length = _HEAD.unpack(self._read(_HEAD.size))
-        return Kind(kind), self._read(length)
+        kind, length = _HEAD.unpack(self._read(_HEAD.size, seconds))
+        return kind, self._read(length, seconds)
 
     def close(self) -> None:
         """Idempotent."""
         self._connection.close()
 
-    def _read(self, count: int) -> bytes:
+    def _read(self, count: int, seconds: float | None) -> bytes:
         parts = bytearray()
         while len(parts) < count:
+            if seconds is not None and not self._readable.poll(seconds * 1e3):
+                raise ChannelSilentError
             try:
                 part = self._connection.recv(min(count - len(parts), 1 << 20))
             except OSError as error:
