@@ -33,6 +33,7 @@ unless all of them were right, and the next step computes the right ones again
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from array import array
     from collections.abc import Sequence
     from concurrent.futures import Future
+    from pathlib import Path
 
     import numpy as np
     from numpy.typing import NDArray
@@ -108,7 +110,7 @@ class TokenGrammar(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class TokenPieces:
     """The tokens of a vocabulary as the sampler `infill` needs them. One object for each model.
 
@@ -119,6 +121,27 @@ class TokenPieces:
 
     texts: tuple[bytes, ...]
     ends: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EngramFile:
+    """The file of an open engram table, so that another process can open the same one.
+
+    Attributes:
+        path: its absolute path.
+        stamp: identifies the file that is open.
+        vocabulary: number of token ids; 0: the file says it.
+    """
+
+    path: Path
+    stamp: tuple[int, ...]
+    vocabulary: int
+
+    @staticmethod
+    def stamp_of(descriptor: int) -> tuple[int, ...]:
+        """The stamp of an open file."""
+        found = os.fstat(descriptor)
+        return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 class EngramTable(Protocol):

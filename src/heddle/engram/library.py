@@ -219,13 +219,13 @@ def _unknown(name: str, known: Iterable[str]) -> str:
 
 
 def _opened(path: Path) -> Engram:
-    from heddle._native import Engram  # here, so that importing heddle stays light
+    from heddle.engram.table import OpenTable  # here, so that importing heddle stays light
 
     descriptor = open_file(path, EngramError, "; name a table of `heddle engram build`")
     try:
         with os.fdopen(descriptor, "rb") as file:
             version = int.from_bytes(file.read(8)[4:], "little")
-            return Engram(file.fileno(), _LARGEST_VOCABULARY if version == 1 else 0)
+            return OpenTable(path, file.fileno(), _LARGEST_VOCABULARY if version == 1 else 0)
     except ValueError as error:
         field, _, reason = str(error).partition(": ")
         raise EngramFileError(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from heddle.errors import ConfigError
@@ -31,19 +32,25 @@ class Device:
         is_numbered: whether a name may end with the number of one of several such devices.
         has_ranks: whether several processes may compute a model together. Then the module also has
             `load_rank`, which makes a :class:`heddle.executors.ranks.child.Follower`.
+        own_process: whether the device runs in a process of its own, because it may fail in a way
+            that only a new process mends. Then `load` makes a
+            :class:`heddle.executors.process.child.GuestExecutor`.
     """
 
     module: str
     extra: str = ""
     is_numbered: bool = False
     has_ranks: bool = False
+    own_process: bool = False
 
 
 DEVICES = {
     "cpu": Device("heddle.executors.cpu.load"),
     "reference": Device("heddle.testing.reference_load"),
     "torch": Device("heddle.executors.torch.load", "torch", has_ranks=True),
-    "cuda": Device("heddle.executors.torch.load", "cuda", is_numbered=True, has_ranks=True),
+    "cuda": Device(
+        "heddle.executors.torch.load", "cuda", is_numbered=True, has_ranks=True, own_process=True
+    ),
 }
 """Devices by name."""
 
@@ -84,6 +91,10 @@ def loader(device: str) -> Load:
     module = _module(device, row)
     if row.extra:
         module.check_device(device)
+    if row.own_process:
+        from heddle.executors.process.load import load_in_process  # it loads the native module
+
+        return partial(load_in_process, row.module)
     load: Load = module.load
     return load
 

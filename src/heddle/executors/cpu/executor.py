@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 
     from heddle.config import EngineConfig
     from heddle.errors import HeddleError
+    from heddle.executors.cpu.grammar_masks import MaskSource
     from heddle.executors.graph.forward import Forward
     from heddle.models.decoder import Decoder
     from heddle.roofline import Limits
@@ -151,7 +152,7 @@ class CpuExecutor:
         self._samplers: dict[int, _native.Sampler] = {}
         self._sampler_failures: dict[int, HeddleError] = {}  # by slot
         self._logit_rows = 0  # of the last step
-        self._masks = GrammarMasks()
+        self._masks: MaskSource = GrammarMasks()
         self._sums: dict[int, StateSum] = {}  # by slot, for sequences with an embedding
         self._submitted: _Submitted | None = None
 
@@ -196,6 +197,10 @@ class CpuExecutor:
             f"{self.threads} threads, {self.isa}, weights {self._packed_bytes / 1e6:,.0f} MB,"
             f" {describe_memory(self.memory, self.kv_type)}"
         )
+
+    def use_masks(self, masks: MaskSource) -> None:
+        """Take the masks of grammars from there. This is called before the first step."""
+        self._masks = masks
 
     def measure_limits(self) -> Limits:
         return measure(self.threads, self.isa, self.weight_bytes)

@@ -36,6 +36,36 @@ class MaskedSampler(Protocol):
         ...
 
 
+class MaskSource(Protocol):
+    """Masks of the slots of an executor. Only the executor's thread calls it."""
+
+    def bind(self, binding: Binding) -> None:
+        """Give the binding's slot the grammar of the binding, if it has one."""
+        ...
+
+    def begin_masks(
+        self, chunks: Sequence[Chunk], samplers: Mapping[int, MaskedSampler]
+    ) -> Callable[[], None] | None:
+        """Begin to make the masks of these chunks. `samplers` are by slot.
+
+        Returns a function that waits for the masks and gives them to the samplers; None if no slot
+        has a grammar.
+        """
+        ...
+
+    def late(self, slot: int) -> Future[None] | None:
+        """A future that is done when the slot's late mask is ready; None if it was not late."""
+        ...
+
+    def failure(self, slot: int) -> HeddleError | None:
+        """The error of the slot's mask; None if there was no error."""
+        ...
+
+    def observe(self, slot: int, tokens: Sequence[int]) -> None:
+        """Record that the slot's sequence continues with `tokens`."""
+        ...
+
+
 class _SlotGrammar:
     """The state of a slot's sequence in its grammar."""
 
@@ -114,14 +144,13 @@ class _SlotGrammar:
 
 
 class GrammarMasks:
-    """Masks by slot. Only the executor's thread calls it."""
+    """Makes masks in this process; see :class:`MaskSource`."""
 
     def __init__(self) -> None:
         self._grammars: dict[int, _SlotGrammar] = {}
         self._threads = MaskThreads()
 
     def bind(self, binding: Binding) -> None:
-        """Give the binding's slot the grammar of the binding, if it has one."""
         last = self._grammars.pop(binding.slot, None)
         if last is not None and last.task is not None:
             last.task.given_up = True
@@ -131,11 +160,6 @@ class GrammarMasks:
     def begin_masks(
         self, chunks: Sequence[Chunk], samplers: Mapping[int, MaskedSampler]
     ) -> Callable[[], None] | None:
-        """Begin to make the masks of these chunks. `samplers` are by slot.
-
-        Returns a function that waits for the masks and gives them to the samplers; None if no slot
-        has a grammar.
-        """
         wanted = [
             (slot_grammar, samplers[chunk.slot], chunk.tokens[len(chunk.tokens) - chunk.guesses :])
             for chunk in chunks
@@ -158,17 +182,14 @@ class GrammarMasks:
             sampler.allow_only(*([_NOTHING] if late else slot_grammar.masks_for(guesses)))
 
     def late(self, slot: int) -> Future[None] | None:
-        """A future that is done when the slot's late mask is ready; None if it was not late."""
         slot_grammar = self._grammars.get(slot)
         return None if slot_grammar is None else slot_grammar.late
 
     def failure(self, slot: int) -> HeddleError | None:
-        """The error of the slot's mask; None if there was no error."""
         slot_grammar = self._grammars.get(slot)
         return None if slot_grammar is None else slot_grammar.failure
 
     def observe(self, slot: int, tokens: Sequence[int]) -> None:
-        """Record that the slot's sequence continues with `tokens`."""
         slot_grammar = self._grammars.get(slot)
         if slot_grammar is not None:
             slot_grammar.observe(tokens)

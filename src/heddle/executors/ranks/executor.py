@@ -12,6 +12,7 @@ from heddle.step import Executor
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from heddle.executors.cpu.grammar_masks import MaskSource
     from heddle.executors.ranks.group import RankGroup
     from heddle.roofline import Limits, ModelWork
     from heddle.state import StateMemory
@@ -29,6 +30,10 @@ class LeadingExecutor(Executor, Protocol):
     @property
     def digest(self) -> bytes:
         """A digest of values of the last step that all ranks have alike."""
+        ...
+
+    def use_masks(self, masks: MaskSource) -> None:
+        """Take the masks of grammars from there."""
         ...
 
 
@@ -59,6 +64,10 @@ class RankedExecutor:
     @property
     def compute_seconds(self) -> float:
         return self._leader.compute_seconds
+
+    def use_masks(self, masks: MaskSource) -> None:
+        """Take the masks of grammars from there. This is called before the first step."""
+        self._leader.use_masks(masks)
 
     def measure_limits(self) -> Limits:
         return self._leader.measure_limits()

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from heddle.config import EngineConfig
+    from heddle.executors.cpu.grammar_masks import MaskSource
     from heddle.executors.torch.program import Program
     from heddle.roofline import Limits
     from heddle.state import StateMemory
@@ -102,6 +103,10 @@ class TorchExecutor:
             f"{device_name(self._device)}, weights {self._weight_bytes / 1e6:,.0f} MB,"
             f" {describe_memory(self.memory, self._kv_type)}"
         )
+
+    def use_masks(self, masks: MaskSource) -> None:
+        """Take the masks of grammars from there. This is called before the first step."""
+        self._samplers.masks = masks
 
     def measure_limits(self) -> Limits:
         return measure(self._device, self._weight_bytes)

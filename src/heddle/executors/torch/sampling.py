@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from heddle.errors import HeddleError
+    from heddle.executors.cpu.grammar_masks import MaskSource
     from heddle.executors.torch.readout import ChunkRows, SampledLogits
     from heddle.executors.torch.sampled_row import SampledRow
     from heddle.step import Binding, Chunk
@@ -93,7 +94,7 @@ class _DeviceSampler(_Masks):
 
 
 class Samplers:
-    """The samplers and grammars of all slots."""
+    """The samplers and grammars of all slots. `masks` makes the masks of grammars."""
 
     def __init__(self, vocabulary: int, *, on_device: bool) -> None:
         """With `on_device`, the device runs the chains that it can run."""
@@ -101,7 +102,7 @@ class Samplers:
         self._on_device = on_device
         self._samplers: dict[int, _HostSampler | _DeviceSampler] = {}
         self._failures: dict[int, HeddleError] = {}
-        self._masks = GrammarMasks()
+        self.masks: MaskSource = GrammarMasks()
 
     def bind(self, binding: Binding, params: SamplingParams) -> None:
         """Give the binding's slot its sampler. If it cannot be made, the slot's samples fail."""
@@ -113,7 +114,7 @@ class Samplers:
             self._failures[binding.slot] = sampler_failed(cause)
             native = make_sampler(SamplingParams(temperature=0, seed=0))
             self._samplers[binding.slot] = _HostSampler(native)
-        self._masks.bind(binding)
+        self.masks.bind(binding)
 
     def _sampler(self, binding: Binding, params: SamplingParams) -> _HostSampler | _DeviceSampler:
         if self._on_device and runs_here(params, binding.rules):
@@ -122,7 +123,7 @@ class Samplers:
 
     def begin_masks(self, chunks: Sequence[Chunk]) -> Callable[[], None] | None:
         """Begin to make masks; see `GrammarMasks.begin_masks`."""
-        return self._masks.begin_masks(chunks, self._samplers)
+        return self.masks.begin_masks(chunks, self._samplers)
 
     def sample(self, chunks: Sequence[ChunkRows], logits: SampledLogits) -> list[list[Outcome]]:
         """The outcomes of each chunk, in their order."""
@@ -140,16 +141,16 @@ class Samplers:
             tokens = [one.token for one in outcomes if isinstance(one, Sampled)]
             sampler.observe(tokens)
             if len(tokens) == len(outcomes):
-                self._masks.observe(slot, tokens)
+                self.masks.observe(slot, tokens)
             results.append(outcomes)
         return results
 
     def _problem(self, slot: int) -> Deferred | Failed | None:
         """Why the slot cannot sample in this step."""
-        late = self._masks.late(slot)
+        late = self.masks.late(slot)
         if late is not None:
             return Deferred(slot, late)
-        failure = self._failures.get(slot) or self._masks.failure(slot)
+        failure = self._failures.get(slot) or self.masks.failure(slot)
         return None if failure is None else Failed(slot, failure)
 
     def _on_the_device(

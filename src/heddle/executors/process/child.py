@@ -1,0 +1,181 @@
+"""The program of a device's process: `python -m heddle.executors.process.child DESCRIPTOR`.
+
+The main thread loads the model and computes. Another thread receives messages, so that a step can
+be abandoned, and gets its masks, while it is computed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import logging
+import os
+import queue
+import sys
+import threading
+from typing import TYPE_CHECKING, Any, Protocol
+
+from heddle.errors import ModelFileError
+from heddle.executors.children.channel import ChannelClosedError, Life
+from heddle.executors.children.program import serve_parent
+from heddle.executors.children.versions import files_digest
+from heddle.executors.process.masks import GivenMasks
+from heddle.executors.process.messages import (
+    Answer,
+    Call,
+    Facts,
+    Kind,
+    LoadOrder,
+    decode,
+    encode,
+    encode_answer,
+)
+from heddle.executors.process.plans import PlanReader, write_result
+from heddle.executors.process.rules import RulesReader
+from heddle.models.registry import family_of
+from heddle.step import Executor
+from heddle.weights.formats import open_checkpoint
+
+if TYPE_CHECKING:
+    from heddle.executors.children.channel import Channel
+    from heddle.executors.cpu.grammar_masks import MaskSource
+
+
+class GuestExecutor(Executor, Protocol):
+    """An executor that can run in a process of its own."""
+
+    def use_masks(self, masks: MaskSource) -> None:
+        """Take masks from there. This is called before the first step."""
+        ...
+
+
+class _Log(logging.Handler):
+    """Sends records to the log of the engine's process."""
+
+    def __init__(self, channel: Channel, level: int) -> None:
+        super().__init__(level)
+        self._channel = channel
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with contextlib.suppress(ChannelClosedError):
+            text = self.format(record)
+            self._channel.send(Kind.LOG, encode((record.name, record.levelno, text)))
+
+
+class _Server:
+    """Serves an executor and that of its head."""
+
+    def __init__(self, channel: Channel, executor: GuestExecutor) -> None:
+        self._channel = channel
+        self._executors: list[Any] = [executor, executor.head]
+        self._masks = GivenMasks()
+        executor.use_masks(self._masks)
+        self._plans = PlanReader(RulesReader())
+        self._messages: queue.SimpleQueue[tuple[int, bytes]] = queue.SimpleQueue()
+
+    def run(self) -> None:
+        """Serve until the engine's process asks for the end."""
+        threading.Thread(target=self._receive, name="heddle-messages", daemon=True).start()
+        while True:
+            kind, content = self._messages.get()
+            if kind == Life.CLOSE:
+                self._executors[0].close()
+                return
+            if kind == Kind.SUBMIT:
+                self._channel.send(Kind.RESULT, self._step(content))
+            elif kind == Kind.CALL:
+                self._channel.send(Kind.ANSWER, encode_answer(self._call(decode(content))))
+            else:
+                raise ValueError(f"the engine's process sent a message of kind {kind}")
+
+    def _receive(self) -> None:
+        """Receive messages until the engine's process ends. Then this process ends too."""
+        try:
+            while True:
+                kind, content = self._channel.receive()
+                if kind == Kind.MASKS:
+                    self._masks.give(decode(content))
+                elif kind == Kind.ABANDON:
+                    self._executors[0].abandon()
+                    self._masks.give(None)
+                else:
+                    self._messages.put((kind, content))
+        except ChannelClosedError:
+            os._exit(1)
+
+    def _step(self, content: bytes) -> bytes:
+        """Compute a step. Returns the message of its result."""
+        number, self._masks.step, plan = self._plans.read(content)
+        executor = self._executors[number]
+        try:
+            executor.submit(plan)
+            result = write_result(executor.collect())
+            answer = Answer((executor.compute_seconds, result))
+        except Exception as error:
+            answer = Answer(None, error)
+        return bytes([number]) + encode_answer(answer)
+
+    def _call(self, call: Call) -> Answer:
+        arguments = [
+            memoryview(one) if isinstance(one, bytes) else one for one in call.arguments
+        ]
+        try:
+            value = getattr(self._executors[call.executor], call.method)(*arguments)
+        except Exception as error:
+            return Answer(None, error)
+        return Answer(bytes(value) if isinstance(value, memoryview) else value)
+
+
+def main(descriptor: int) -> None:
+    """Serve the engine's process until it closes the channel."""
+    serve_parent(descriptor, _serve)
+
+
+def _serve(channel: Channel) -> None:
+    kind, content = channel.receive()
+    if kind != Kind.LOAD:
+        return
+    order: LoadOrder = decode(content)
+    logging.getLogger("heddle").setLevel(order.level)
+    logging.getLogger("heddle").addHandler(_Log(channel, order.level))
+    try:
+        executor = _load(channel, order)
+        server = _Server(channel, executor)
+        answer = Answer(_facts(executor))
+    except Exception as error:
+        channel.send(Kind.ANSWER, encode_answer(Answer(None, error)))
+        return
+    channel.send(Kind.ANSWER, encode_answer(answer))
+    server.run()
+
+
+def _load(channel: Channel, order: LoadOrder) -> GuestExecutor:
+    with open_checkpoint(order.path, None, family_of) as checkpoint:
+        if files_digest(checkpoint) != order.files:
+            raise ModelFileError(
+                f"{order.path} changed while it was loaded; load it again once it is whole",
+                field="file",
+            )
+        executor: GuestExecutor = importlib.import_module(order.module).load(
+            checkpoint,
+            order.config,
+            lambda loaded: channel.send(Kind.PROGRESS, encode(loaded)),
+            **order.options,
+        )
+        return executor
+
+
+def _facts(executor: Executor) -> Facts:
+    return Facts(
+        executor.shape,
+        executor.memory,
+        executor.page_format,
+        executor.summary,
+        executor.held_bytes,
+        executor.work,
+        None if executor.head is None else _facts(executor.head),
+    )
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
