@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from heddle.errors import ConfigError
+from heddle.executors.process.load import load_in_process
 from heddle.executors.registry import DEVICES, loader
 
 if TYPE_CHECKING:
@@ -36,8 +37,17 @@ EXECUTORS = [*HERE, *([SAMPLING] if "torch" in HERE else [])]
 """The devices, and ways to use them."""
 
 
+APART = {f"{name}, process": name for name in EXECUTORS if name in {"cpu", "torch", SAMPLING}}
+"""Executors in a process of their own, and the same ones without."""
+
+
 def load_on(name: str, checkpoint: Checkpoint, config: EngineConfig) -> Executor:
-    """Load a checkpoint on one of `EXECUTORS`."""
+    """Load a checkpoint on one of `EXECUTORS`, or of `APART`."""
+    if name in APART:
+        device = APART[name].removesuffix(", sampling")
+        options = {"samples_on_device": True} if APART[name] == SAMPLING else {}
+        config = replace(config, device=device)
+        return load_in_process(DEVICES[device].module, checkpoint, config, **options)
     if name == SAMPLING:
         from heddle.executors.torch.load import load
 

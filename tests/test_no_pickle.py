@@ -1,6 +1,7 @@
 """No file is ever unpickled or run as code: a model file may be hostile.
 
-Processes of our own may exchange pickles through `multiprocessing`; files and sockets may not.
+Processes of our own may exchange pickles: through `multiprocessing`, and the engine's process with
+that of a device, over a socket that nobody else has.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 MODULES = {"pickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "code"}
 """Modules that turn bytes into objects or into code."""
+
+BETWEEN_OWN_PROCESSES = {"executors/process/messages.py": ["pickle"]}
+"""The module that makes messages to a device's process, and reads its answers."""
 
 CALLS = {
     *{"eval", "exec", "__import__", "read_pickle", "unsafe_load", "full_load"},
@@ -43,7 +47,7 @@ def dangers(source: str) -> list[str]:
 def test_no_module_unpickles_a_file() -> None:
     assert len(SOURCES) > 200
     found = {str(path.relative_to(PACKAGE)): dangers(path.read_text()) for path in SOURCES}
-    assert {path: what for path, what in found.items() if what} == {}
+    assert {path: what for path, what in found.items() if what} == BETWEEN_OWN_PROCESSES
 
 
 @pytest.mark.parametrize(

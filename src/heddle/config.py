@@ -126,8 +126,8 @@ class EngineConfig(HubConfig):
     )
     rank_timeout: int = _setting(
         60,
-        "longest time, in s, that a process of --tensor-parallel may be silent, or wait for the"
-        " others; then the model fails",
+        "longest time, in s, that a process of --device cuda or of --tensor-parallel may be silent,"
+        " or wait for the others; then the model fails",
         low=1,
         high=3600,
     )

@@ -160,7 +160,9 @@ def test_a_rank_that_computes_other_values_fails_the_model(tmp_path):
 
 def test_a_rank_of_another_version_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(children, "program_version", lambda: {"heddle": "0", "torch": "0"})
-    with pytest.raises(EngineFailedError, match=r"rank 1 runs \{.*\}, and its parent \{'heddle': '0'"):
+    with pytest.raises(
+        EngineFailedError, match=r"rank 1 runs \{.*\}, and its parent \{'heddle': '0'"
+    ):
         loader("torch")(llama.PLAIN.checkpoint(tmp_path), CONFIG)
 
 

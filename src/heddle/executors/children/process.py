@@ -214,7 +214,12 @@ class ChildProcess:
             elif kind == Life.FAILED:
                 self.fail(f"{self.name} failed: {content.decode()}")
             elif kind != Life.BEAT:
-                self._hear(kind, content)
+                try:
+                    self._hear(kind, content)
+                except Exception as error:
+                    _log.exception("a message of %s cannot be read", self._who)
+                    self.fail(f"a message of {self._who} cannot be read: {error}")
+                    return
 
     def _lost(self) -> None:
         """The process has ended, or is about to."""

@@ -71,9 +71,20 @@ def pick_failure(token: int, chunk: Chunk, right: int) -> HeddleError | None:
     return nothing_allowed(chunk, right) if token == _NOTHING_LEFT else non_finite(chunk, right)
 
 
+def native_tables(bias: EngramBias) -> list[tuple[_native.Engram, float]]:
+    """The tables of a bias, and their weights.
+
+    Raises:
+        TypeError: a table is not open in this process.
+    """
+    for table, _ in bias.tables:
+        if not isinstance(table, _native.Engram):
+            raise TypeError(repr(table))
+    return [(table, weight) for table, weight in bias.tables if isinstance(table, _native.Engram)]
+
+
 def _add_engram(native: _native.SamplerParams, bias: EngramBias) -> None:
-    tables = [(table, weight) for table, weight in bias.tables if isinstance(table, _native.Engram)]
-    assert len(tables) == len(bias.tables), "the engine opens tables with the native reader"
+    tables = native_tables(bias)
     native.set_engram(tables, bias.alpha, bias.literal, bias.opening, bias.closing)
 
 

@@ -13,6 +13,7 @@ import os
 import queue
 import sys
 import threading
+import traceback
 from typing import TYPE_CHECKING, Any, Protocol
 
 from heddle.errors import ModelFileError
@@ -39,6 +40,9 @@ from heddle.weights.formats import open_checkpoint
 if TYPE_CHECKING:
     from heddle.executors.children.channel import Channel
     from heddle.executors.cpu.grammar_masks import MaskSource
+
+
+_log = logging.getLogger(__name__)
 
 
 class GuestExecutor(Executor, Protocol):
@@ -101,6 +105,10 @@ class _Server:
                 else:
                     self._messages.put((kind, content))
         except ChannelClosedError:
+            pass
+        except Exception:
+            _log.exception("messages cannot be received")
+        finally:
             os._exit(1)
 
     def _step(self, content: bytes) -> bytes:
@@ -112,17 +120,15 @@ class _Server:
             result = write_result(executor.collect())
             answer = Answer((executor.compute_seconds, result))
         except Exception as error:
-            answer = Answer(None, error)
+            answer = _error(error)
         return bytes([number]) + encode_answer(answer)
 
     def _call(self, call: Call) -> Answer:
-        arguments = [
-            memoryview(one) if isinstance(one, bytes) else one for one in call.arguments
-        ]
+        arguments = [memoryview(one) if isinstance(one, bytes) else one for one in call.arguments]
         try:
             value = getattr(self._executors[call.executor], call.method)(*arguments)
         except Exception as error:
-            return Answer(None, error)
+            return _error(error)
         return Answer(bytes(value) if isinstance(value, memoryview) else value)
 
 
@@ -143,7 +149,7 @@ def _serve(channel: Channel) -> None:
         server = _Server(channel, executor)
         answer = Answer(_facts(executor))
     except Exception as error:
-        channel.send(Kind.ANSWER, encode_answer(Answer(None, error)))
+        channel.send(Kind.ANSWER, encode_answer(_error(error)))
         return
     channel.send(Kind.ANSWER, encode_answer(answer))
     server.run()
@@ -163,6 +169,14 @@ def _load(channel: Channel, order: LoadOrder) -> GuestExecutor:
             **order.options,
         )
         return executor
+
+
+def _error(error: Exception) -> Answer:
+    """The answer that raises `error`. Its traceback here is for the log of the engine's process."""
+    error.add_note(
+        "in the process of the device:\n" + "".join(traceback.format_tb(error.__traceback__))
+    )
+    return Answer(None, error)
 
 
 def _facts(executor: Executor) -> Facts:

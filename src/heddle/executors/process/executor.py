@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections import deque
@@ -17,11 +18,10 @@ from heddle.executors.process.rules import RulesWriter
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from heddle.errors import HeddleError
     from heddle.executors.process.messages import LoadOrder, SlotMasks
     from heddle.roofline import Limits
     from heddle.step import LogitsSummary, StepPlan, StepResult
-
-_log = logging.getLogger(__name__)
 
 _GOODBYE_SECONDS = 10.0
 """How long the process may take to end before it is killed. It may wait for ranks of its own."""
@@ -39,8 +39,8 @@ class DeviceProcess:
         Raises:
             EngineFailedError: it does not start, or runs another version.
         """
-        self.is_abandoned = False
-        self._steps = 0
+        self._is_abandoned = False
+        self._begun, self._ended = 0, 0  # steps
         self._lock = threading.Lock()
         name = f"the process of device {device}"
         self._process = ChildProcess(
@@ -67,12 +67,20 @@ class DeviceProcess:
 
     def next_step(self) -> int:
         """A number for a step."""
-        self._steps += 1
-        return self._steps
+        self._begun += 1
+        return self._begun
 
-    def send(self, kind: Kind, content: bytes = b"") -> None:
-        """Send a message. Raises EngineFailedError: the process has failed."""
-        self._process.send(kind, content)
+    def send(self, kind: Kind, content: bytes) -> None:
+        """Send a message about a step.
+
+        Raises:
+            EngineFailedError: the process has failed.
+            StepAbandonedError: the process was abandoned, and has ended.
+        """
+        try:
+            self._process.send(kind, content)
+        except EngineFailedError as error:
+            raise self._failure(error) from error
 
     def result(self, executor: int) -> tuple[float, Any]:
         """Wait for the result of an executor's oldest step: its `compute_seconds`, and the result.
@@ -82,9 +90,7 @@ class DeviceProcess:
         try:
             _, content = self._process.take(self._results[executor])
         except EngineFailedError as error:
-            if self.is_abandoned:
-                raise StepAbandonedError("the step was abandoned") from error
-            raise
+            raise self._failure(error) from error
         seconds, written = _value(decode(content[1:]))
         return seconds, written
 
@@ -97,14 +103,12 @@ class DeviceProcess:
     def abandon(self) -> None:
         """See `Executor.abandon`. A step that does not end costs the process."""
         with self._lock:
-            if self.is_abandoned:
+            if self._is_abandoned:
                 return
-            self.is_abandoned = True
-        try:
+            self._is_abandoned = True
+        with contextlib.suppress(EngineFailedError):
             self._process.send(Kind.ABANDON)
-        except EngineFailedError:
-            return
-        timer = threading.Timer(_ABANDON_SECONDS, self._process.kill)
+        timer = threading.Timer(_ABANDON_SECONDS, self._kill_if_computing)
         timer.daemon = True
         timer.start()
 
@@ -112,8 +116,19 @@ class DeviceProcess:
         """End the process and wait for it. Idempotent."""
         close_all([self._process], _GOODBYE_SECONDS)
 
+    def _kill_if_computing(self) -> None:
+        if self._ended < self._begun:
+            self._process.kill()
+
+    def _failure(self, error: EngineFailedError) -> HeddleError:
+        """The error of a step that waits for a process that has ended."""
+        if self._is_abandoned:
+            return StepAbandonedError("the step was abandoned")
+        return error
+
     def _hear(self, kind: int, content: bytes) -> None:
         if kind == Kind.RESULT:
+            self._ended += 1
             self._results[content[0]].put((kind, content))
         elif kind == Kind.LOG:
             name, level, text = decode(content)

@@ -97,7 +97,7 @@ class PlanReader:
         tokens: list[int],
         same: int,
         more: list[int],
-        sample: bool,  # noqa: FBT001 - a field of a message
+        sample: bool,
         windows: list[Any],
         rest: tuple[Any, ...],
     ) -> Chunk:

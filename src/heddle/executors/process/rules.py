@@ -73,7 +73,7 @@ class RulesWriter:
         if rules.pieces is not None:
             changes["pieces"] = self._shared(rules.pieces)
         if rules.engram is not None:
-            tables = tuple((self._shared(table), weight) for table, weight in rules.engram.tables)
+            tables: Any = tuple((self._shared(one), weight) for one, weight in rules.engram.tables)
             changes["engram"] = replace(rules.engram, tables=tables)
         return replace(rules, **changes) if changes else rules
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from heddle import _native
+from heddle.executors.cpu.samplers import native_tables
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,10 +27,7 @@ class EngramHistory:
 
     def __init__(self, bias: EngramBias, tokens: Sequence[int]) -> None:
         self._bias = bias
-        self._tables = [
-            (table, weight) for table, weight in bias.tables if isinstance(table, _native.Engram)
-        ]
-        assert len(self._tables) == len(bias.tables), "the engine opens tables natively"
+        self._tables = native_tables(bias)
         self._longest = max(table.orders[1] for table, _ in self._tables)
         self._reasons = [False]  # after each number of tokens
         if bias.opening:
