@@ -9,13 +9,18 @@ from triton_device import DEVICE, torch
 from heddle.weights.tensor_types import TensorType, dequantize
 from tensor_blocks import extreme_block, random_matrix
 
-from heddle.executors.torch.blocks import fields_of  # isort: skip
-from heddle.executors.torch.kernels.matmul import MULTIPLIED, Tiles, multiply  # isort: skip
+from heddle.executors.torch.blocks import BLOCKS, FLOATS, fields_of  # isort: skip
+from heddle.executors.torch.kernels.matmul import Tiles, multiply  # isort: skip
 from heddle.executors.torch.kernels import operands  # isort: skip
+from heddle.executors.torch.kernels.codes import CODES  # isort: skip
 from heddle.executors.torch.tiles import TILE  # isort: skip
 from heddle.executors.torch.weights import Matrix  # isort: skip
 
-KINDS = sorted(MULTIPLIED)
+KINDS = sorted((*FLOATS, *CODES))
+
+
+def test_kernels_decode_all_types() -> None:
+    assert CODES.keys() == BLOCKS.keys()
 
 
 def matrix_of(kind: TensorType, rows: int, columns: int, *, bias: bool = True):

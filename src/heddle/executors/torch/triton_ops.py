@@ -1,7 +1,7 @@
 """The operations of a forward pass as Triton kernels (`kernels/`), for GPUs.
 
-What has no kernel is done by the operations on torch tensors: types of weights that kernels do not
-decode, the choice of experts, and small elementwise operations.
+What has no kernel is done by the operations on torch tensors: the choice of experts, and small
+elementwise operations.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from heddle.executors.torch.kernels.activations import activate, gated
 from heddle.executors.torch.kernels.attention import attend
 from heddle.executors.torch.kernels.experts import combine, sort_choices
-from heddle.executors.torch.kernels.matmul import MULTIPLIED, Tiles, multiply
+from heddle.executors.torch.kernels.matmul import Tiles, multiply
 from heddle.executors.torch.kernels.norms import add_norm, norm
 from heddle.executors.torch.kernels.operands import Operand, operand, operand_type
 from heddle.executors.torch.kernels.pages import store
@@ -50,14 +50,10 @@ class TritonOps(TorchOps):
     _taken: tuple[Tensor, dict[torch.dtype, Operand]] | None = None
 
     def linear(self, x: Tensor, w: Matrix) -> Tensor:
-        if w.type not in MULTIPLIED:
-            return super().linear(x, w)
         self._check()
         return multiply(self._operand(x, w.type), w)
 
     def head_linear(self, x: Tensor, w: Stack) -> Tensor:
-        if w.whole.type not in MULTIPLIED:
-            return super().head_linear(x, w)
         self._check()
         heads = x.reshape(len(x) * w.count, -1)
         rows = torch.arange(len(heads), device=x.device).reshape(-1, w.count).T.flatten()
@@ -79,7 +75,7 @@ class TritonOps(TorchOps):
     ) -> tuple[Tensor, Tensor]:
         """See `heddle.executors.graph.fused_ops.FusedOps`."""
         stored = (reader.whole if isinstance(reader, Stack) else reader for reader in readers)
-        kinds = {operand_type(one.type) for one in stored if one.type in MULTIPLIED}
+        kinds = {operand_type(one.type) for one in stored}
         rounded = kinds - {torch.float32}
         kind = rounded.pop() if len(rounded) == 1 else torch.float32
         found = add_norm(x, y, w, eps, kind)
@@ -153,9 +149,6 @@ class TritonOps(TorchOps):
         spec: ExpertSpec,
         first: int,
     ) -> Tensor:
-        stacks = [weights.up, weights.down, *([] if weights.gate is None else [weights.gate])]
-        if any(stack.whole.type not in MULTIPLIED for stack in stacks):
-            return super().experts_share(x, logits, weights, spec, first)
         self._check()
         chosen, factors = choose(logits, spec)
         choices = sort_choices(chosen - first, weights.up.count, self._layout.used)

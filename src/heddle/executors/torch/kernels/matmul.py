@@ -6,7 +6,7 @@ token's bits depend neither on the number of tokens nor on its place among them.
 matrix's rows run side by side, so that one of them reads the weights from memory, and the others
 from the cache.
 
-Float weights are operands as stored. Of blocks, the codes are operands, small integers without
+Float weights are operands as stored. Of blocks, the codes are operands, float16 numbers without
 rounding error. Each run's product is multiplied by its scale in float32.
 """
 
@@ -18,8 +18,7 @@ import torch
 import triton
 import triton.language as tl
 
-from heddle.executors.torch.blocks import FLOATS
-from heddle.executors.torch.kernels.codes import RUNS, WITH_OFFSETS, pointers, run_of
+from heddle.executors.torch.kernels.codes import CODES, pointers, run_of
 from heddle.executors.torch.tiles import TILE
 
 if TYPE_CHECKING:
@@ -28,9 +27,6 @@ if TYPE_CHECKING:
 
 _PIECE = 64
 """Elements of K in one product of float weights."""
-
-MULTIPLIED = frozenset((*FLOATS, *RUNS))
-"""Types of weights that :func:`multiply` takes."""
 
 
 class Tiles(NamedTuple):
@@ -63,18 +59,20 @@ def float_products(x, tokens, used, x_stride, w, row, in_features, PIECE: tl.con
 
 @triton.jit
 def block_products(
-    x, tokens, used, x_stride, f0, f1, f2, f3, f4, row, in_features,
-    KIND: tl.constexpr, RUN: tl.constexpr, OFFSETS: tl.constexpr,
+    x, tokens, used, x_stride, f0, f1, f2, f3, f4, grid, row, in_features,
+    KIND: tl.constexpr, RUN: tl.constexpr, BLOCK_RUNS: tl.constexpr, OFFSETS: tl.constexpr,
 ):  # fmt: skip
     """Rows of blocks times tokens."""
     acc = tl.zeros((row.shape[0], tokens.shape[0]), tl.float32)
     run = tl.arange(0, RUN)
     runs = in_features // RUN
     for number in range(0, runs):
-        codes, scale, offset = run_of(f0, f1, f2, f3, f4, row, number, runs, run, KIND)
+        codes, scale, offset = run_of(
+            f0, f1, f2, f3, f4, grid, row, number, runs, run, KIND, BLOCK_RUNS
+        )
         at = tokens[None, :] * x_stride + (number * RUN + run)[:, None]
         columns = tl.load(x + at, mask=used[None, :], other=0.0)
-        acc += scale[:, None] * tl.dot(codes.to(tl.float16), columns)
+        acc += scale[:, None] * tl.dot(codes, columns)
         if OFFSETS:
             acc += offset[:, None] * tl.sum(columns.to(tl.float32), 0)[None, :]
     return acc
@@ -82,10 +80,10 @@ def block_products(
 
 @triton.jit
 def _multiply(
-    y, x, factors, bias, sources, targets, matrices, f0, f1, f2, f3, f4,
+    y, x, factors, bias, sources, targets, matrices, f0, f1, f2, f3, f4, grid,
     out_features, in_features, x_stride,
-    KIND: tl.constexpr, RUN: tl.constexpr, OFFSETS: tl.constexpr, PIECE: tl.constexpr,
-    GROUPED: tl.constexpr, FACTORS: tl.constexpr, BIAS: tl.constexpr,
+    KIND: tl.constexpr, RUN: tl.constexpr, BLOCK_RUNS: tl.constexpr, OFFSETS: tl.constexpr,
+    PIECE: tl.constexpr, GROUPED: tl.constexpr, FACTORS: tl.constexpr, BIAS: tl.constexpr,
     ROWS: tl.constexpr, TOKENS: tl.constexpr,
 ):  # fmt: skip
     tile = tl.program_id(0)
@@ -105,8 +103,9 @@ def _multiply(
             acc = float_products(x, tokens, used, x_stride, f0, row, in_features, PIECE)
         else:
             acc = block_products(
-                x, tokens, used, x_stride, f0, f1, f2, f3, f4, row, in_features, KIND, RUN, OFFSETS
-            )
+                x, tokens, used, x_stride, f0, f1, f2, f3, f4, grid, row, in_features,
+                KIND, RUN, BLOCK_RUNS, OFFSETS,
+            )  # fmt: skip
         if FACTORS:
             acc = acc * tl.load(factors + tokens, mask=used, other=0.0)[None, :]
         if BIAS:
@@ -134,7 +133,8 @@ def multiply(
     y = make(y_rows or len(x.values), out_features, device=x.values.device)
     none = matrix.fields[0]  # a pointer that the kernel does not use
     sources, targets, matrices = tiles or (none, none, none)
-    block = _rows(out_features)
+    block, codes = _rows(out_features), CODES.get(matrix.type)
+    run = codes.run if codes else 0
     _multiply[(count, triton.cdiv(out_features, block))](
         y,
         x.values,
@@ -148,8 +148,9 @@ def multiply(
         matrix.in_features,
         x.values.shape[-1],
         KIND=matrix.type.name,
-        RUN=RUNS.get(matrix.type, 0),
-        OFFSETS=matrix.type in WITH_OFFSETS,
+        RUN=run,
+        BLOCK_RUNS=matrix.type.block_elements // run if run else 0,
+        OFFSETS=codes is not None and codes.has_offsets,
         PIECE=_PIECE,
         GROUPED=tiles is not None,
         FACTORS=x.factors is not None,
