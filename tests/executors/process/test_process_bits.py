@@ -9,6 +9,7 @@ import gc
 import math
 from concurrent.futures import Future
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,8 +20,9 @@ from engram_writer import write_version_2
 from heddle.config import EngineConfig
 from heddle.embedding import EmbeddingParams
 from heddle.engram.library import EngramLibrary
-from heddle.errors import EngineFailedError, GrammarError
+from heddle.errors import EngineFailedError, GrammarError, StepMemoryError
 from heddle.executors.cpu import mask_threads
+from heddle.executors.process.load import load_in_process
 from heddle.sampling_params import SamplingParams, Stage
 from heddle.step import (
     Binding,
@@ -42,7 +44,6 @@ from steps import execute
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
     from heddle.engram.library import OpenEngram
     from heddle.step import Executor, StepResult
@@ -243,6 +244,33 @@ def test_a_head_gives_the_same_bits(device: str, tmp_path: Path) -> None:
         found.append((execute(executor.head, head), first, executor.head.memory))
         executor.close()
     assert found[0] == found[1]
+
+
+def test_a_second_step_is_submitted_before_the_first_is_collected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    checkpoint = llama.PLAIN.checkpoint(tmp_path)
+    steps = [plan_of(TokenRules())]
+    steps += [StepPlan((), (Chunk(0, 2 + i, [3 + i], [0], True),)) for i in range(4)]
+    executor = load_on("cpu", checkpoint, CONFIG)
+    expected = [execute(executor, plan) for plan in steps]
+    executor.close()
+    ahead = load_in_process("ahead_device", checkpoint, CONFIG)
+    assert ahead.runs_ahead
+    for _ in range(2):
+        ahead.submit(steps[0])
+        found = []
+        for plan in steps[1:]:
+            ahead.submit(plan)
+            found.append(ahead.collect())
+        found.append(ahead.collect())
+        assert found == expected
+        ahead.submit(steps[0])
+        ahead.submit(replace(steps[1], clears=(0,)))
+        with pytest.raises(StepMemoryError):  # it ended both steps
+            ahead.collect()
+    ahead.close()
 
 
 @apart

@@ -74,6 +74,7 @@ class _Server:
         self._executors: list[Any] = [executor, executor.head]
         self._masks = GivenMasks()
         executor.use_masks(self._masks)
+        self._failures: dict[int, Answer] = {}  # of steps that were refused, by executor
         self._plans = PlanReader(RulesReader())
         self._messages: queue.SimpleQueue[tuple[int, bytes]] = queue.SimpleQueue()
 
@@ -86,7 +87,9 @@ class _Server:
                 self._executors[0].close()
                 return
             if kind == Kind.SUBMIT:
-                self._channel.send(Kind.RESULT, self._step(content))
+                self._submit(content)
+            elif kind == Kind.COLLECT:
+                self._collect(content[0])
             elif kind == Kind.CALL:
                 self._channel.send(Kind.ANSWER, encode_answer(self._call(decode(content))))
             else:
@@ -111,17 +114,28 @@ class _Server:
         finally:
             os._exit(1)
 
-    def _step(self, content: bytes) -> bytes:
-        """Compute a step. Returns the message of its result."""
+    def _submit(self, content: bytes) -> None:
+        """Begin a step. An executor that does not run ahead computes it now."""
         number, self._masks.step, plan = self._plans.read(content)
         executor = self._executors[number]
         try:
             executor.submit(plan)
-            result = write_result(executor.collect())
-            answer = Answer((executor.compute_seconds, result))
         except Exception as error:
-            answer = _error(error)
-        return bytes([number]) + encode_answer(answer)
+            self._failures[number] = _error(error)
+        if not _runs_ahead(executor):
+            self._collect(number)
+
+    def _collect(self, number: int) -> None:
+        """Send the result of the oldest step. A step that was refused ended all before it, too."""
+        executor = self._executors[number]
+        answer = self._failures.pop(number, None)
+        if answer is None:
+            try:
+                result = write_result(executor.collect())
+                answer = Answer((executor.compute_seconds, result))
+            except Exception as error:
+                answer = _error(error)
+        self._channel.send(Kind.RESULT, bytes([number]) + encode_answer(answer))
 
     def _call(self, call: Call) -> Answer:
         arguments = [memoryview(one) if isinstance(one, bytes) else one for one in call.arguments]
@@ -179,6 +193,11 @@ def _error(error: Exception) -> Answer:
     return Answer(None, error)
 
 
+def _runs_ahead(executor: Executor) -> bool:
+    """Whether the executor takes a step before the result of the last one is collected."""
+    return getattr(executor, "runs_ahead", False)
+
+
 def _facts(executor: Executor) -> Facts:
     return Facts(
         executor.shape,
@@ -187,6 +206,7 @@ def _facts(executor: Executor) -> Facts:
         executor.summary,
         executor.held_bytes,
         executor.work,
+        _runs_ahead(executor),
         None if executor.head is None else _facts(executor.head),
     )
 

@@ -40,7 +40,8 @@ class DeviceProcess:
             EngineFailedError: it does not start, or runs another version.
         """
         self._is_abandoned = False
-        self._begun, self._ended = 0, 0  # steps
+        self._waits = False  # for the result of a step
+        self._steps = 0
         self._lock = threading.Lock()
         name = f"the process of device {device}"
         self._process = ChildProcess(
@@ -67,8 +68,8 @@ class DeviceProcess:
 
     def next_step(self) -> int:
         """A number for a step."""
-        self._begun += 1
-        return self._begun
+        self._steps += 1
+        return self._steps
 
     def send(self, kind: Kind, content: bytes) -> None:
         """Send a message about a step.
@@ -87,10 +88,13 @@ class DeviceProcess:
 
         Raises what the step raised.
         """
+        self._waits = True
         try:
             _, content = self._process.take(self._results[executor])
         except EngineFailedError as error:
             raise self._failure(error) from error
+        finally:
+            self._waits = False
         seconds, written = _value(decode(content[1:]))
         return seconds, written
 
@@ -117,7 +121,7 @@ class DeviceProcess:
         close_all([self._process], _GOODBYE_SECONDS)
 
     def _kill_if_computing(self) -> None:
-        if self._ended < self._begun:
+        if self._waits:
             self._process.kill()
 
     def _failure(self, error: EngineFailedError) -> HeddleError:
@@ -128,7 +132,6 @@ class DeviceProcess:
 
     def _hear(self, kind: int, content: bytes) -> None:
         if kind == Kind.RESULT:
-            self._ended += 1
             self._results[content[0]].put((kind, content))
         elif kind == Kind.LOG:
             name, level, text = decode(content)
@@ -148,6 +151,7 @@ class ProcessExecutor:
         self.summary = facts.summary
         self.held_bytes = facts.held_bytes
         self.work = facts.work
+        self.runs_ahead = facts.runs_ahead
         self.head = None if facts.head is None else ProcessExecutor(process, facts.head, 1)
         self.compute_seconds = 0.0
         self._process = process
@@ -180,9 +184,15 @@ class ProcessExecutor:
 
     def collect(self) -> StepResult:
         step, masks = self._submitted.popleft()
-        if masks is not None:
-            self._process.send(Kind.MASKS, encode((step, masks())))
-        self.compute_seconds, written = self._process.result(self._number)
+        try:
+            if masks is not None:
+                self._process.send(Kind.MASKS, encode((step, masks())))
+            if self.runs_ahead:
+                self._process.send(Kind.COLLECT, bytes([self._number]))
+            self.compute_seconds, written = self._process.result(self._number)
+        except BaseException:
+            self._submitted.clear()  # a failure ends all steps in flight
+            raise
         result = read_result(written, self._masks.late)
         self._masks.observe(result)
         return result

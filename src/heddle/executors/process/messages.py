@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Kind(IntEnum):
-    """What a message is. The engine's process sends those up to ABANDON, the child the rest."""
+    """What a message is. The engine's process sends those up to COLLECT, the child the rest."""
 
     LOAD = 16
     """A :class:`LoadOrder`. The answer is :class:`Facts`."""
@@ -31,6 +31,9 @@ class Kind(IntEnum):
     CALL = 19
     """A :class:`Call`."""
     ABANDON = 20
+    COLLECT = 21
+    """A byte: the number of the executor. The result of its oldest step is wanted. Only executors
+    that run ahead wait for this."""
     PROGRESS = 32
     """Bytes loaded so far."""
     ANSWER = 33
@@ -73,6 +76,7 @@ class Facts:
     summary: str
     held_bytes: int
     work: ModelWork
+    runs_ahead: bool
     head: Facts | None
 
 
