@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import gc
 import math
+import weakref
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -23,6 +24,8 @@ from heddle.engram.library import EngramLibrary
 from heddle.errors import EngineFailedError, GrammarError, StepMemoryError
 from heddle.executors.cpu import mask_threads
 from heddle.executors.process.load import load_in_process
+from heddle.executors.process.messages import decode, encode
+from heddle.executors.process.rules import RulesReader, RulesWriter
 from heddle.sampling_params import SamplingParams, Stage
 from heddle.step import (
     Binding,
@@ -216,18 +219,24 @@ def test_a_table_that_was_replaced_fails_its_sequence_only(device: str, tmp_path
     executor.close()
 
 
-@apart
-def test_shared_objects_are_forgotten_with_their_last_request(device: str, tmp_path: Path) -> None:
-    executor: Any = load_on(device, llama.PLAIN.checkpoint(tmp_path), CONFIG)
-    params = replace(SHORT, dry_multiplier=1.0)
-    for number in range(3):
-        rules = TokenRules(breakers=TokenSequences(((number,),)))
-        execute(executor, plan_of(rules, params))
-    del rules
+def test_shared_objects_travel_once_and_are_forgotten_with_their_last_request() -> None:
+    writer, reader = RulesWriter(), RulesReader()
+
+    def arrived(rules: TokenRules) -> TokenRules:
+        written = decode(encode((writer.take_dropped(), writer.write(rules))))
+        reader.drop(written[0])
+        return reader.read(written[1])
+
+    kept = TokenSequences(((1,),))
+    first = arrived(TokenRules(breakers=kept)).breakers
+    assert first is not None
+    assert first.sequences == kept.sequences
+    other = weakref.ref(arrived(TokenRules(breakers=TokenSequences(((2,),)))).breakers)
+    assert other() is not None
     gc.collect()
-    writer = executor._plans._rules
-    assert len(writer.take_dropped()) == 1, "the steps have said that the others are gone"
-    executor.close()
+    assert arrived(TokenRules(breakers=kept)).breakers is first
+    gc.collect()
+    assert other() is None
 
 
 @apart

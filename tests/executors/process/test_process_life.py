@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -236,6 +237,13 @@ def test_a_step_is_abandoned_while_it_computes(device: str, tmp_path: Path, proc
     executor.abandon()
     executor.close()
     assert processes[0].returncode == 0, "it was not killed"
+
+
+def test_the_process_of_a_dropped_executor_ends(device: str, tmp_path: Path, processes) -> None:
+    """For example, if the engine cannot be made after the model was loaded."""
+    loader(device)(llama.PLAIN.checkpoint(tmp_path), replace(CONFIG, device=device))
+    gc.collect()
+    until(lambda: processes[0].returncode is not None)
 
 
 def test_signals_that_ask_to_end_leave_the_process_alone(load, processes) -> None:

@@ -67,8 +67,9 @@ class Channel:
         return kind, self._read(length, seconds)
 
     def close(self) -> None:
-        """Idempotent."""
-        self._connection.close()
+        """Idempotent. The other process has ended, so that no thread sends for long."""
+        with self._sending:
+            self._connection.close()
 
     def _read(self, count: int, seconds: float | None) -> bytes:
         parts = bytearray()

@@ -194,6 +194,10 @@ class ChildProcess:
 
     def _end(self) -> None:
         self._process.kill()
+        self._wake()
+
+    def _wake(self) -> None:
+        """Wake all who wait for the child."""
         self._failed.set()
         for answers in self._queues:
             answers.put(None)
@@ -224,7 +228,10 @@ class ChildProcess:
     def _lost(self) -> None:
         """The process has ended, or is about to."""
         if self._closing.is_set():
-            self._end()
+            self._wake()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(GOODBYE_SECONDS)
+            self._channel.close()
             return
         try:
             code = self._process.wait(GOODBYE_SECONDS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -116,6 +117,10 @@ class DeviceProcess:
         timer.daemon = True
         timer.start()
 
+    def kill(self) -> None:
+        """End the process at once, and do not wait for it."""
+        self._process.kill()
+
     def close(self) -> None:
         """End the process and wait for it. Idempotent."""
         close_all([self._process], _GOODBYE_SECONDS)
@@ -158,6 +163,8 @@ class ProcessExecutor:
         self._number = number
         self._plans = PlanWriter(process.rules)
         self._masks = MadeMasks()
+        if number == 0:  # for a model that was dropped and not closed, for example by a failed load
+            weakref.finalize(self, process.kill).atexit = False
         self._submitted: deque[tuple[int, Callable[[], dict[int, SlotMasks]] | None]] = deque()
 
     def measure_limits(self) -> Limits:
