@@ -14,7 +14,7 @@ import math
 import threading
 import zlib
 from array import array
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,7 @@ from heddle.roofline import Limits, ModelWork
 from heddle.sampling_params import SamplingParams
 from heddle.state import PAGE_TOKENS, StateMemory
 from heddle.step import (
+    UNKNOWN,
     Binding,
     Chunk,
     Deferred,
@@ -35,6 +36,7 @@ from heddle.step import (
     Scored,
     StepPlan,
     StepResult,
+    WindowPages,
 )
 from patience import PATIENCE
 
@@ -45,7 +47,7 @@ if TYPE_CHECKING:
     from heddle.embedding import EmbeddingParams
     from heddle.errors import HeddleError
     from heddle.state import WindowMemory
-    from heddle.step import Executor, GrammarState, LogitsSummary, TokenRules, WindowPages
+    from heddle.step import Executor, GrammarState, LogitsSummary, TokenRules
 
 VOCABULARY = 32
 END = 0
@@ -143,6 +145,21 @@ class Occupant:
     failure: HeddleError | None = None
 
 
+def _copied(plan: StepPlan) -> StepPlan:
+    """The plan with its own lists of pages: the cache grows those of the sequences."""
+    return replace(
+        plan,
+        chunks=tuple(
+            replace(
+                chunk,
+                pages=[*chunk.pages],
+                windows=[WindowPages(one.first, [*one.pages], one.source) for one in chunk.windows],
+            )
+            for chunk in plan.chunks
+        ),
+    )
+
+
 @dataclass
 class FakeExecutor:
     """Implements `heddle.step.Executor`.
@@ -151,7 +168,8 @@ class FakeExecutor:
     a test raises there to inject a fault. Where `before_bind` raises, the sampler fails. No token
     can be sampled after a history for which `poisonous` is true. `defers` gives the histories after
     which sampling waits until a future is done. While `gate` is closed, every step waits; `entered`
-    is set when a step has arrived there. `abandon` releases a waiting step without a result.
+    is set when a step has arrived there. `abandon` releases a waiting step without a result. If it
+    `runs_ahead`, it takes a step before the last one is collected, and computes both in `collect`.
     """
 
     pages: int = 64
@@ -178,7 +196,8 @@ class FakeExecutor:
     closed: bool = False
     head: Executor | None = None
     abandoned: bool = False
-    submitted: StepPlan | None = None
+    runs_ahead: bool = False
+    submitted: list[StepPlan] = field(default_factory=list)
     slots: dict[int, Occupant] = field(default_factory=dict)
     plans: list[list[tuple[int, int, int]]] = field(default_factory=list)
 
@@ -202,13 +221,20 @@ class FakeExecutor:
         )
 
     def submit(self, plan: StepPlan) -> None:
-        assert self.submitted is None, "a step is submitted before the last one was collected"
-        self.before_submit(self.steps)
-        self.submitted = plan
+        most = 1 if self.runs_ahead else 0
+        assert len(self.submitted) <= most, "a step is submitted before the last one was collected"
+        self.before_submit(self.steps + len(self.submitted))
+        self.submitted.append(_copied(plan) if self.runs_ahead else plan)
 
     def collect(self) -> StepResult:
-        plan, self.submitted = self.submitted, None
-        assert plan is not None, "a step is collected that was not submitted"
+        assert self.submitted, "a step is collected that was not submitted"
+        try:
+            return self._compute(self.submitted.pop(0))
+        except Exception:
+            self.submitted.clear()
+            raise
+
+    def _compute(self, plan: StepPlan) -> StepResult:
         self.entered.set()
         assert self.gate.wait(PATIENCE), "the test never opened the gate"
         if self.abandoned:
@@ -219,6 +245,7 @@ class FakeExecutor:
         self.before_step(self.steps - 1)
         for binding in plan.bindings:
             self._bind(binding)
+        plan = replace(plan, chunks=tuple(map(self._with_token, plan.chunks)))
         assert len({chunk.slot for chunk in plan.chunks}) == len(plan.chunks)
         for copy in plan.copies:
             of = self.content if copy.window is None else self.window_content[copy.window]
@@ -240,14 +267,14 @@ class FakeExecutor:
         )
 
     def read_page(self, page: int, windows: Sequence[int] = ()) -> memoryview:
-        assert self.submitted is None, "a page is read while a step computes"
+        assert not self.submitted, "a page is read while a step computes"
         contents = [self.content[page]]
         contents += [of[one] for of, one in zip(self.window_content, windows, strict=True)]
         content = array("i", chain.from_iterable(contents)).tobytes()
         return memoryview(content.ljust(self.page_bytes, b"."))
 
     def write_page(self, page: int, content: memoryview, windows: Sequence[int] = ()) -> None:
-        assert self.submitted is None, "a page is written while a step computes"
+        assert not self.submitted, "a page is written while a step computes"
         assert len(content) == self.page_bytes
         tokens = list(content[: 4 * PAGE_TOKENS * (1 + len(windows))].cast("i"))
         self.content[page] = tokens[:PAGE_TOKENS]
@@ -255,11 +282,11 @@ class FakeExecutor:
             of[one] = tokens[group * PAGE_TOKENS : (group + 1) * PAGE_TOKENS]
 
     def read_snapshot(self, snapshot: int) -> memoryview:
-        assert self.submitted is None, "a snapshot is read while a step computes"
+        assert not self.submitted, "a snapshot is read while a step computes"
         return memoryview(self.kept_states[snapshot].to_bytes(STATE_BYTES, "little"))
 
     def write_snapshot(self, snapshot: int, content: memoryview) -> None:
-        assert self.submitted is None, "a snapshot is written while a step computes"
+        assert not self.submitted, "a snapshot is written while a step computes"
         self.kept_states[snapshot] = int.from_bytes(content, "little")
 
     def logits_summary(self) -> LogitsSummary | None:
@@ -297,6 +324,20 @@ class FakeExecutor:
         if binding.rules.grammar is not None:
             occupant.grammar = binding.rules.grammar.begin()
         self.slots[binding.slot] = occupant
+
+    def _with_token(self, chunk: Chunk) -> Chunk:
+        """The chunk with the token of the step before, or with any if there was none."""
+        if chunk.tokens[0] != UNKNOWN:
+            return chunk
+        occupant = self.slots[chunk.slot]
+        params, rules = occupant.params, occupant.rules
+        assert isinstance(params, SamplingParams), "only texts run ahead"
+        assert not (params.reads_output or rules.reads_output), "the host must know the token"
+        assert len(chunk.tokens) == 1
+        assert chunk.sample
+        if len(occupant.history) == chunk.start:
+            occupant.history.append(END)  # sampling failed, and the sequence has ended
+        return replace(chunk, tokens=occupant.history[chunk.start :])
 
     def _spoil(self, plan: StepPlan) -> None:
         """Fill the places that an abandoned step would have written with rubbish."""

@@ -200,8 +200,18 @@ class TokenRules:
     pieces: TokenPieces | None = None
     engram: EngramBias | None = None
 
+    @property
+    def reads_output(self) -> bool:
+        """Whether sampling a token needs the tokens of the output before it, on the host."""
+        longer = any(len(bad) > 1 for bad in self.bad_sequences)
+        others = (self.grammar, self.pieces, self.engram)
+        return longer or any(one is not None for one in others)
+
 
 NO_RULES = TokenRules()
+
+UNKNOWN = -1
+"""In place of a token that the step in flight samples: the device knows it before the host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,6 +288,7 @@ class Chunk:
         slot: the sequence's slot. At most one chunk per slot and step.
         start: absolute position of `tokens[0]`; all positions before it are in the pages.
         tokens: token ids at positions start, start + 1, ...; at least one that is not a guess.
+            `UNKNOWN` alone: the token that the step in flight samples for this slot.
         pages: page ids covering positions [0, start + len(tokens)), of the group of all positions.
         sample: whether to sample a next token from the last token's logits.
         score: log probabilities of prompt tokens to compute, or None.
@@ -503,8 +514,9 @@ class Executor(PageMemory, Protocol):
     """Runs plans, one at a time: `submit` starts a step, `collect` returns its result.
 
     Between the two calls the device computes, and the caller does other work. An executor holds at
-    most one submitted step: after each `submit` that returns, the caller calls `collect`, and reads
-    or writes no page in between. One thread calls all methods, unless they say otherwise.
+    most one submitted step, and one more if it `runs_ahead`: after each `submit` that returns, the
+    caller calls `collect`, and reads or writes no page in between. Results come in the order of the
+    steps. One thread calls all methods, unless they say otherwise.
 
     The engine, the benchmarks and the server use only what this protocol declares.
     """
@@ -548,6 +560,15 @@ class Executor(PageMemory, Protocol):
 
         Its chunks have `states`: at position i it reads token i + 1 of a sequence, and the model's
         hidden state at position i. It samples token i + 2. This executor closes it.
+        """
+        ...
+
+    @property
+    def runs_ahead(self) -> bool:
+        """Whether it takes a step before the result of the step before is collected.
+
+        Chunks of such a step may have `UNKNOWN` tokens, of requests whose parameters and rules
+        have no `reads_output`. `submit` then keeps nothing of the plan that the caller may change.
         """
         ...
 

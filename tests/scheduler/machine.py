@@ -130,7 +130,7 @@ class Machine(RuleBasedStateMachine):
         added = []
         for identity in range(first, first + copies):
             own_seed = seed + identity % 2  # some have equal outputs
-            fields["mirostat"] = 2 * (own_seed % 2)
+            fields["mirostat"] = self.mirostat(own_seed)
             params = asked(wish, own_seed, ignore_eos=ignore_eos, **fields)
             added.append(self.make_sequence(identity, params=params, prompt=prompt))
         try:
@@ -150,6 +150,10 @@ class Machine(RuleBasedStateMachine):
                     said = solo_output(prompt, sequence.params, self.capacity) if output else []
                     self.expected[sequence.id] = said
                     self.said[sequence.id], self.told[sequence.id] = [], []
+
+    def mirostat(self, seed: int) -> int:
+        """The version of mirostat that a request asks for."""
+        return 2 * (seed % 2)
 
     def make_sequence(self, identity: int, params: Any, prompt: list[int]) -> Sequence:
         ends = frozenset() if getattr(params, "ignore_eos", False) else frozenset({END})
@@ -211,8 +215,11 @@ class Machine(RuleBasedStateMachine):
         return plan
 
     def finish(self, plan: StepPlan, poisoned: int | None = None) -> None:
-        """Run the step and give its result to the scheduler. Slot `poisoned` has no token."""
-        result = execute(self.executor, plan)
+        """Run the step and give its result to the scheduler."""
+        self.apply(execute(self.executor, plan), poisoned)
+
+    def apply(self, result: StepResult, poisoned: int | None = None) -> None:
+        """Give a result to the scheduler. Slot `poisoned` has no token."""
         if poisoned is not None:
             kinds = (result.sampled, result.scored, result.pooled)
             result = StepResult(*(self.poison(one, poisoned) for one in kinds))

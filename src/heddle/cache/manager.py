@@ -192,8 +192,11 @@ class CacheManager:
 
     # --- tables ----------------------------------------------------------------------------------
 
-    def grow(self, table: PageTable, tokens: int) -> bool:
-        """Grow the table to positions [0, tokens). If pages are short, change nothing: False."""
+    def grow(self, table: PageTable, tokens: int, *, saves: bool = True) -> bool:
+        """Grow the table to positions [0, tokens). If pages are short, change nothing: False.
+
+        Unless it `saves`, pages count as short if one would first have to be saved on disk.
+        """
         missing = pages_for(tokens) - len(table.pages)
         if missing <= 0:
             return True
@@ -202,6 +205,8 @@ class CacheManager:
         if any(missing > group.pool.available for group in self._windows):
             return False
         if missing > self._pool.free:
+            if self._disk is not None and not saves:
+                return False
             self._make_room(missing)
         self._tables.add(table)
         for _ in range(missing):

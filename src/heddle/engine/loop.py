@@ -107,6 +107,7 @@ class EngineLoop:
         # Used by this thread only:
         self._last_driven: list[Sequence] = []  # driven sequences that got a token last step
         self._step_number = 0  # of the next step, or of the step in flight
+        self._ahead: StepPlan | None = None  # submitted before the tokens of the step before
         self.heartbeat = Heartbeat()
         self.activity = Activity(config.slots)
         self.slowness = Slowness(model.info.id)
@@ -162,17 +163,12 @@ class EngineLoop:
         self._enter(Phase.PLANNING)
         with self.gate.lock:
             self._take_cancels()
-            while not (self.scheduler.busy or self.delivery.pending or self.gate.closed):
-                self._wait(Phase.IDLE)
-                self._take_cancels()
-            self._wait_for_callers()
-            self._take_turn()
-            if self.gate.closed and not (self.gate.drain and self.scheduler.busy):
+            if self._ahead is None and not self._wait_for_work():
                 return False
             began = time.perf_counter()
             self._end_waits()
             self.activity.begin(began)
-            plan = self.scheduler.schedule()
+            plan = self._ahead or self.scheduler.schedule()
             stuck = not (plan.chunks or self.accepted or self.delivery.pending)
             if stuck:
                 # All wait for the disk or a mask. Both notify this thread. The timeout is for a
@@ -195,6 +191,18 @@ class EngineLoop:
         self.delivery.counters.step_seconds += ended - began
         self.activity.end(ended)
         return True
+
+    def _wait_for_work(self) -> bool:
+        """Wait until there is something to do, and it is this engine's turn. Needs the lock.
+
+        Returns False if the engine ends.
+        """
+        while not (self.scheduler.busy or self.delivery.pending or self.gate.closed):
+            self._wait(Phase.IDLE)
+            self._take_cancels()
+        self._wait_for_callers()
+        self._take_turn()
+        return not self.gate.closed or (self.gate.drain and self.scheduler.busy)
 
     def _advance(self, draft: Follower[Any]) -> None:
         """Let the draft model or the prediction head guess, in this thread, without the lock."""
@@ -270,7 +278,8 @@ class EngineLoop:
             self.delivery.cancelled.append((request, error))
 
     def _execute(self, plan: StepPlan) -> None:
-        began = time.perf_counter()
+        goes_on = self._ahead is not None  # on the device, since the step before ended
+        began = self.delivery.computed_at if goes_on else time.perf_counter()
         for binding in plan.bindings:
             sequence = self.scheduler.slots[binding.slot]
             assert sequence is not None, "a binding is of a sequence with a slot"
@@ -280,16 +289,21 @@ class EngineLoop:
         try:
             if self._draft is not None:
                 plan = self._draft.ask(plan, self.scheduler.slots, self.speculator)
-            self.model.executor.submit(plan)
+            if not goes_on:
+                self.model.executor.submit(plan)
+            self._ahead = None
             try:
                 self.activity.note_plan(plan, self.scheduler.slots)
+                self._run_ahead()
                 self._deliver()
                 self._look_for_slowness(computing=True)
             finally:  # no page may change its owner before the step ends
                 self._enter(Phase.COMPUTING, allowance)
                 result = self.model.executor.collect()
-                self._give_turn()
+                if self._ahead is None:
+                    self._give_turn()
         except StepAbandonedError:  # all requests end with the engine
+            self._ahead = None
             with self.gate.lock:
                 self.scheduler.abandon()
             return
@@ -318,6 +332,17 @@ class EngineLoop:
         self.delivery.deliver_tokens(driven)
         self._last_driven = [event.sequence for event in driven]
 
+    def _run_ahead(self) -> None:
+        """Submit the next step before the result of this one, if nothing could change the plan."""
+        wanted = self.turn is not None and self.turn.is_wanted
+        if wanted or not self.model.executor.runs_ahead or self._draft is not None:
+            return
+        with self.gate.lock:
+            plan = None if self.gate.closed else self.scheduler.schedule_ahead()
+        if plan is not None:
+            self.model.executor.submit(plan)
+            self._ahead = plan
+
     def _look_for_slowness(self, *, computing: bool) -> None:
         """Warn of requests that wait and of steps that last. No step may wait for this."""
         step = self.activity.latest if computing else None
@@ -344,6 +369,7 @@ class EngineLoop:
             most = self.scheduler.shrink_steps()
         if most is None:
             raise self._fail_step(plan, cause) from cause
+        self._ahead = None
         self._step_number += 1
         self._give_turn()
         _log.warning(

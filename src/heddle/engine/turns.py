@@ -55,6 +55,11 @@ class Turn:
         """End the turn. No effect without a turn."""
         self._turns.give(self)
 
+    @property
+    def is_wanted(self) -> bool:
+        """Whether another engine waits for its turn."""
+        return self._turns.is_wanted
+
     def withdraw(self) -> None:
         """Wait no more, now and later: the engine stops."""
         self._turns.withdraw(self)
@@ -75,6 +80,11 @@ class Turns:
     def turn(self) -> Turn:
         """The place of a new engine."""
         return Turn(self)
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether an engine waits for its turn."""
+        return bool(self._waiting)
 
     def take(self, turn: Turn, *, wait: bool = True) -> bool:
         with self._changed:

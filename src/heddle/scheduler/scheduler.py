@@ -38,6 +38,10 @@ them.
 
 The scheduler publishes computed tokens before it looks up a prefix, and when a sequence gives up
 its slot. So a step that only decodes spends no time on the cache.
+
+A step may be planned while another one is in flight (`schedule_ahead`, `ahead.py`). Its sequences go
+on with tokens that are not known yet. A sequence that turns out to have ended keeps its slot until
+that step, too, has ended.
 """
 
 from __future__ import annotations
@@ -48,6 +52,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from heddle.outputs import FinishReason
+from heddle.scheduler.ahead import chunk_ahead, may_run_ahead
 from heddle.scheduler.following import find_leader, is_wait_over
 from heddle.scheduler.outcomes import TokenEvent, outcomes_of
 from heddle.scheduler.planning import PlanBuilder, next_snapshot
@@ -56,7 +61,17 @@ from heddle.scheduler.queue import OUTPUT_COST, Queue
 from heddle.scheduler.room import Room
 from heddle.scheduler.waits import WaitReason, wait_of_running
 from heddle.state import PAGE_TOKENS
-from heddle.step import Binding, Deferred, Failed, Pooled, Sampled, Scored, most_rows
+from heddle.step import (
+    UNKNOWN,
+    Binding,
+    Deferred,
+    Failed,
+    Pooled,
+    Sampled,
+    Scored,
+    StepPlan,
+    most_rows,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,7 +81,9 @@ if TYPE_CHECKING:
     from heddle.scheduler.pace import Pace
     from heddle.scheduler.sequence import Sequence
     from heddle.scheduler.speculation import Speculator
-    from heddle.step import Chunk, Outcome, StepPlan, StepResult
+    from heddle.step import Chunk, Outcome, StepResult
+
+    Carried = list[tuple[Sequence, Chunk]]
 
 
 _LOADS = 4
@@ -74,7 +91,10 @@ _LOADS = 4
 
 
 class Scheduler:
-    """Slots and the queue before them. Not thread-safe. Call `schedule` and `update` alternately.
+    """Slots and the queue before them. Not thread-safe.
+
+    Call `schedule` and `update` alternately, and perhaps `schedule_ahead` before an `update`: then
+    another `update` follows, instead of `schedule`.
 
     Args:
         slots: most sequences that run at once.
@@ -121,7 +141,8 @@ class Scheduler:
         self._live: dict[int, Sequence] = {}  # not ended
         self._queue = Queue()
         self._running: list[Sequence] = []  # in order, including draining sequences
-        self._in_flight: list[tuple[Sequence, Chunk]] = []
+        self._in_flight: Carried = []
+        self._ahead: Carried = []  # of the step after the one in flight
         self._turn = 0
         self._ranks = 0
         self.preemptions = 0
@@ -178,8 +199,8 @@ class Scheduler:
     def cancel(self, sequence_id: int) -> bool:
         """End a sequence early. Return False if it has ended already.
 
-        No later event names the sequence. Its slot is free at once, or after `update` if the step
-        in flight computes its tokens, because that step writes to its pages.
+        No later event names the sequence. Its slot is free at once, or after `update` if a step in
+        flight computes its tokens, because that step writes to its pages.
         """
         sequence = self._live.pop(sequence_id, None)
         if sequence is None:
@@ -189,7 +210,7 @@ class Scheduler:
             if sequence.slot < 0:
                 self._queue.remove(sequence)
             self._queue.leave(sequence)
-        if sequence.slot >= 0 and all(carried is not sequence for carried, _ in self._in_flight):
+        if sequence.slot >= 0 and not self._is_in_flight(sequence):
             self._release(sequence)
         return True
 
@@ -246,23 +267,56 @@ class Scheduler:
             self._end_turn(sequence)
         return builder.plan()
 
+    def schedule_ahead(self) -> StepPlan | None:
+        """Plan the step after the one in flight, before the tokens of that one are known.
+
+        None if another step would come next, or may come, once they are known: a request that could
+        take a slot, a sequence that waits or computes its prompt, guesses that pay, tokens that the
+        host needs. Then call `update` first.
+        """
+        head = self._queue.head(self._running)
+        if self._ahead or (head and (self._slot_is_free or self._gives_way(head))):
+            return None
+        idle = [one for one in self._running if not (one.ended or one.paused)]
+        carried = [(one, chunk) for one, chunk in self._in_flight if not one.ended]
+        if len(idle) > len(carried) or not all(may_run_ahead(*both) for both in carried):
+            return None
+        decoding = [sequence for sequence, _ in carried if sequence.generating]
+        if self._speculator is not None and self._speculator.guess(decoding, self._most_rows):
+            return None
+        going = [both for both in carried if both[0].total + 1 < both[0].limit]
+        every, chunks = self._snapshot_every, []
+        for sequence, _ in going:
+            chunk = chunk_ahead(sequence, self._cache)
+            if chunk is None or (every and (sequence.total + 1) % every == 0):
+                return None
+            chunks.append(chunk)
+        self._ahead = [(sequence, chunk) for (sequence, _), chunk in zip(going, chunks, strict=True)]
+        for sequence, _ in going:
+            self._end_turn(sequence)
+        return StepPlan((), tuple(chunks)) if chunks else None
+
     def update(self, result: StepResult, seconds: float | None = None) -> list[TokenEvent]:
-        """Apply the result of the planned step. Returns events of sequences that had not ended.
+        """Apply the result of the step in flight. Returns events of sequences that had not ended.
+
+        The step that was planned ahead, if there is one, is then the one in flight.
 
         Args:
-            result: result of the step that `schedule` planned.
+            result: result of the oldest planned step.
             seconds: how long the step took, for the pace.
 
         Raises:
             ValueError: the result does not answer the plan.
         """
-        carried, self._in_flight = self._in_flight, []
+        carried, self._in_flight, self._ahead = self._in_flight, self._ahead, []
         outcomes = outcomes_of(carried, result)
         guessed = any(chunk.guesses for _, chunk in carried)
         wrong = self._wrong_guesses(carried, outcomes) if guessed else {}
         counts = [
             (sequence, len(chunk.tokens) - sequence.again - wrong.get(sequence.id, 0))
             for sequence, chunk in carried
+            # It ended before its token was known.
+            if chunk.tokens[0] != UNKNOWN or sequence.total > chunk.start
         ]
         if seconds is not None:
             self._measure(carried, seconds)
@@ -300,8 +354,11 @@ class Scheduler:
         return events
 
     def abandon(self) -> list[Sequence]:
-        """End the sequences of the failed step. Returns the sequences that had not ended before."""
-        carried, self._in_flight = self._in_flight, []
+        """End the sequences of the failed step. Returns the sequences that had not ended before.
+
+        The step that was planned ahead must not be collected. It carries no other sequences.
+        """
+        carried = self._forget_steps()
         failed = [sequence for sequence, _ in carried if not sequence.ended]
         for sequence in failed:
             self._end(sequence)
@@ -311,7 +368,8 @@ class Scheduler:
     def shrink_steps(self) -> int | None:
         """Let later steps have at most half of the tokens of the step in flight, which failed.
 
-        All running sequences are preempted: the state of those in the step is undefined.
+        All running sequences are preempted: the state of those in the step is undefined. A step
+        that was planned ahead must not be collected.
 
         Returns:
             Most tokens of later steps. None if the step cannot be smaller, because it had one token
@@ -320,7 +378,7 @@ class Scheduler:
         tokens = sum(len(chunk.tokens) for _, chunk in self._in_flight)
         if tokens < 2 or self._whole_prompts:
             return None
-        carried, self._in_flight = self._in_flight, []
+        carried = self._forget_steps()
         self._batch_tokens = tokens // 2
         self._most_rows = min(self._most_rows, self._batch_tokens)
         self._release_ended(carried)
@@ -536,7 +594,7 @@ class Scheduler:
         return len(sequence.table.pages) * PAGE_TOKENS - sequence.total
 
     def _wrong_guesses(
-        self, carried: list[tuple[Sequence, Chunk]], outcomes: list[tuple[Sequence, Outcome]]
+        self, carried: Carried, outcomes: list[tuple[Sequence, Outcome]]
     ) -> dict[int, int]:
         """How many guesses were wrong, by sequence id, for each sequence with guesses."""
         wrong = {sequence.id: chunk.guesses + 1 for sequence, chunk in carried if chunk.guesses}
@@ -546,7 +604,7 @@ class Scheduler:
         return wrong
 
     def _learn(
-        self, carried: list[tuple[Sequence, Chunk]], outcomes: list[tuple[Sequence, Outcome]]
+        self, carried: Carried, outcomes: list[tuple[Sequence, Outcome]]
     ) -> None:
         """Tell the speculator which tokens were sampled."""
         assert self._speculator is not None
@@ -558,7 +616,7 @@ class Scheduler:
             if sequence.id in tokens:
                 self._speculator.learn(sequence, tokens[sequence.id], chunk.guesses)
 
-    def _measure(self, carried: list[tuple[Sequence, Chunk]], seconds: float) -> None:
+    def _measure(self, carried: Carried, seconds: float) -> None:
         """Tell the pace how long the step took."""
         if self._pace is None:
             return
@@ -669,9 +727,17 @@ class Scheduler:
         del self._live[sequence.id]
         self._queue.leave(sequence)
 
-    def _release_ended(self, carried: list[tuple[Sequence, Chunk]]) -> None:
+    def _forget_steps(self) -> Carried:
+        """Forget the steps in flight. Returns what the older one carried."""
+        carried, self._in_flight, self._ahead = self._in_flight, [], []
+        return carried
+
+    def _is_in_flight(self, sequence: Sequence) -> bool:
+        return any(carried is sequence for carried, _ in (*self._in_flight, *self._ahead))
+
+    def _release_ended(self, carried: Carried) -> None:
         for sequence, _ in carried:
-            if sequence.ended:
+            if sequence.ended and not self._is_in_flight(sequence):
                 self._release(sequence)
 
     def _release(self, sequence: Sequence) -> None:

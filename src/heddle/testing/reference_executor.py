@@ -90,6 +90,8 @@ class _Sequence:
 class ReferenceExecutor:
     """Runs plans in NumPy; see `heddle.step.Executor`. `collect` computes the complete step."""
 
+    runs_ahead = False
+
     def __init__(
         self,
         model: Decoder,

@@ -108,6 +108,8 @@ class CpuExecutor:
         page_bytes: bytes of the keys and values of 32 tokens, all layers.
     """
 
+    runs_ahead = False
+
     def __init__(
         self,
         model: Decoder,

@@ -40,6 +40,8 @@ class LeadingExecutor(Executor, Protocol):
 class RankedExecutor:
     """Runs plans on all ranks; see `heddle.step.Executor`. Rank 0 samples."""
 
+    runs_ahead = False  # the other ranks do not know the tokens
+
     def __init__(self, leader: LeadingExecutor, group: RankGroup, ranks: int) -> None:
         """Takes over both, and closes them."""
         self.shape: ModelShape = leader.shape

@@ -1,6 +1,8 @@
 """The torch executor: computes the recorded graph on tensors of a torch device.
 
-`load` (`load.py`) makes it. `collect` computes the step and chooses tokens (`sampling.py`).
+`load` (`load.py`) makes it. A step is started, which asks the device for all of its work, and
+finished, which waits for the results (`sampling.py` chooses tokens). On a GPU, `submit` starts it.
+Elsewhere a started step is a computed one, so `collect` does both, and the caller works before.
 """
 
 from __future__ import annotations
@@ -48,10 +50,20 @@ class Uploaded(NamedTuple):
     bytes: int
 
 
+class _Started(NamedTuple):
+    """A step whose work the device has been asked for. The host may have to sample some tokens."""
+
+    plan: StepPlan
+    sampling: list[ChunkRows]
+    found: Read
+    picks: StartedPicks | None  # None: grammars first make their masks
+
+
 class TorchExecutor:
     """Runs plans on a torch device; see `heddle.step.Executor`.
 
     Attributes:
+        runs_ahead: whether `submit` starts a step, also before the step before has been collected.
         rewound: slots whose fixed-size state the last step set back, because a guess was wrong.
     """
 
@@ -66,8 +78,14 @@ class TorchExecutor:
         head: TorchExecutor | None = None,
         *,
         samples_on_device: bool,
+        runs_ahead: bool = False,
     ) -> None:
-        """With `samples_on_device`, the device runs the samplers that it has."""
+        """With `samples_on_device`, the device runs the samplers that it has.
+
+        It `runs_ahead` only if it does, and if no other rank must have the plan before.
+        """
+        assert samples_on_device or not runs_ahead, "the device knows the tokens"
+        self.runs_ahead = runs_ahead
         self.shape = shape
         self.memory = memory
         self.head = head
@@ -84,7 +102,8 @@ class TorchExecutor:
         self._samplers = Samplers(shape.vocabulary, on_device=samples_on_device)
         self._score = score_on_device if samples_on_device else score_on_host
         self._sums: dict[int, StateSum] = {}  # by slot, for sequences with an embedding
-        self._submitted: StepPlan | None = None
+        self._submitted: StepPlan | None = None  # to be started
+        self._started: deque[_Started] = deque()
         self._logits: torch.Tensor | None = None  # of the rows that were sampled last
         self._abandoned = False
         self.rewound: tuple[int, ...] = ()
@@ -127,16 +146,28 @@ class TorchExecutor:
         problem = next(self._problems(plan), None)
         if problem is not None:
             raise EngineFailedError(f"the step was refused: {problem}")
-        self._submitted = plan
+        if self.runs_ahead:
+            with self._computing():
+                self._started.append(self._start(plan))
+        else:
+            self._submitted = plan
 
     def collect(self) -> StepResult:
         plan, self._submitted = self._submitted, None
-        assert plan is not None, "a step is submitted before it is collected"
+        with self._computing():
+            if plan is not None:
+                self._started.append(self._start(plan))
+            return self._finish(self._started.popleft())
+
+    @contextmanager
+    def _computing(self) -> Iterator[None]:
+        """Count the time, and translate errors of the device. They end all steps in flight."""
         began = time.perf_counter()
         try:
             with torch.inference_mode():
-                return self._compute(plan)
+                yield
         except (RuntimeError, MemoryError) as error:
+            self._started.clear()
             if is_out_of_memory(error):
                 release(self._device)
                 raise out_of_memory_in_step(self._device) from error
@@ -174,7 +205,8 @@ class TorchExecutor:
         )
         yield from self._program.states.problems(plan)
 
-    def _compute(self, plan: StepPlan) -> StepResult:
+    def _start(self, plan: StepPlan) -> _Started:
+        """Ask the device for the step. Nothing here waits for results that the host reads later."""
         self._bind(plan)
         for copy in plan.copies:
             self._program.pages.copy(copy)
@@ -183,7 +215,8 @@ class TorchExecutor:
         sampling = [one for one in chunks if one.chunk.sample]
         wait_for_masks = self._samplers.begin_masks([one.chunk for one in sampling])
         try:
-            found = read(self._program.begin(plan, self._check), chunks, self._sums, self._score)
+            step = self._program.begin(plan, self._samplers.latest, self._check)
+            found = read(step, chunks, self._sums, self._score)
         finally:
             if wait_for_masks is not None:
                 wait_for_masks()
@@ -191,7 +224,12 @@ class TorchExecutor:
         if sampling:
             self._logits = found.logits.values
         self._program.states.keep(plan)
-        outcomes = self._samplers.sample(sampling, found.logits)
+        return _Started(plan, sampling, found, self._samplers.start(sampling, found.logits))
+
+    def _finish(self, step: _Started) -> StepResult:
+        """Wait for the tokens, and set back the states of sequences whose guesses were wrong."""
+        plan, sampling, found, picks = step
+        outcomes = self._samplers.finish(picks)
         self.rewound = tuple(
             one.chunk.slot
             for one, own in zip(sampling, outcomes, strict=True)

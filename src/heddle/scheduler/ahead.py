@@ -1,0 +1,42 @@
+"""Steps that are planned before the tokens of the step in flight are known.
+
+Such a step continues sequences whose next token is sampled from logits and random numbers alone, so
+the device needs no host between the two steps. What the tokens decide comes later: whether a
+sequence has ended, and what its text says. The step of a sequence that has ended is wasted, and
+nothing of it is kept.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from heddle.embedding import EmbeddingParams
+from heddle.state import PAGE_TOKENS
+from heddle.step import UNKNOWN, Chunk
+
+if TYPE_CHECKING:
+    from heddle.cache.manager import CacheManager
+    from heddle.scheduler.sequence import Sequence
+
+
+def may_run_ahead(sequence: Sequence, chunk: Chunk) -> bool:
+    """Whether the sequence can go on before the token after its chunk is known."""
+    params = sequence.params
+    if isinstance(params, EmbeddingParams) or sequence.driven or chunk.score is not None:
+        return False
+    reads_output = params.reads_output or sequence.rules.reads_output
+    return chunk.sample and not (chunk.guesses or reads_output)
+
+
+def chunk_ahead(sequence: Sequence, cache: CacheManager) -> Chunk | None:
+    """The chunk of the token that the step in flight samples; None if there is no page for it.
+
+    Windowed pages are given back between steps only, so there are no new ones ahead.
+    """
+    start = sequence.total
+    if cache.has_windows and start % PAGE_TOKENS == 0:
+        return None
+    if not cache.grow(sequence.table, start + 1, saves=False):
+        return None
+    table = sequence.table
+    return Chunk(sequence.slot, start, (UNKNOWN,), table.pages, sample=True, windows=table.windows)
