@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from heddle.weights.checkpoint import Checkpoint
 
 SAMPLING = "torch, sampling"
-"""The device `torch` with samplers on the device, as `cuda` has them."""
+"""The device `torch` as `cuda` runs it: it samples on the device, and takes a step ahead."""
 
 
 def is_here(device: str) -> bool:
@@ -51,5 +51,6 @@ def load_on(name: str, checkpoint: Checkpoint, config: EngineConfig) -> Executor
     if name == SAMPLING:
         from heddle.executors.torch.load import load
 
-        return load(checkpoint, replace(config, device="torch"), samples_on_device=True)
+        torch = replace(config, device="torch")
+        return load(checkpoint, torch, samples_on_device=True, runs_ahead=True)
     return loader(name)(checkpoint, replace(config, device=name))

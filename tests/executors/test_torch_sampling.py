@@ -55,6 +55,23 @@ def tokens(outputs: list[Bits]) -> list[list[int]]:
     return [[token for token, _, _ in output] for output in outputs]
 
 
+READ_NO_OUTPUT = {"greedy", "drawn", "odd", "biased"}
+"""Of the parameters, those with which a step may be submitted before the last one's tokens."""
+
+
+@pytest.mark.parametrize("name", PARAMS)
+def test_steps_run_ahead_where_no_sampler_reads_the_output(
+    checkpoint: GGUFCheckpoint, name: str
+) -> None:
+    """The native samplers give the same tokens without it: see the test after this one."""
+    rig = rig_on(checkpoint)
+    rig.run(PROMPTS, PARAMS[name])
+    assert (rig.steps_ahead > 5) == (name in READ_NO_OUTPUT)
+    before = rig.steps_ahead
+    rig.run([PROMPTS[0]], replace(PARAMS[name], max_tokens=1))
+    assert rig.steps_ahead == before, "a sequence that ends needs no further step"
+
+
 @pytest.mark.parametrize("params", PARAMS.values(), ids=PARAMS)
 def test_company_chunks_and_guesses_change_no_bit(
     checkpoint: GGUFCheckpoint, params: SamplingParams

@@ -18,11 +18,11 @@ from heddle.scheduler.scheduler import Scheduler
 from heddle.scheduler.sequence import Sequence
 from heddle.scheduler.speculation import Speculator
 from heddle.step import Sampled
-from steps import execute
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from heddle.step import StepPlan
     from heddle.weights.checkpoint import Checkpoint
 
 CONTEXT = 1024
@@ -73,6 +73,8 @@ class Rig:
         )
         self.count = 0
         self.again = 0  # tokens computed again after wrong guesses
+        self.submitted = 0  # steps in flight
+        self.steps_ahead = 0  # steps that were submitted before the last one was collected
 
     def run(self, prompts: list[list[int]], params: SamplingParams = GREEDY) -> list[Bits]:
         """What the prompts give, all of them at once."""
@@ -84,16 +86,24 @@ class Rig:
         said: dict[int, Bits] = {sequence.id: [] for sequence in sequences}
         self.scheduler.add(*sequences)
         while self.scheduler.busy:
-            plan = self.scheduler.schedule()
-            if not plan.chunks:
-                assert self.tier is not None
-                assert self.tier.work(), "all wait, and for nothing"
-                continue
+            if not self.submitted:
+                plan = self.scheduler.schedule()
+                if not plan.chunks:
+                    assert self.tier is not None
+                    assert self.tier.work(), "all wait, and for nothing"
+                    continue
+                self.submit(plan)
+            ahead = self.scheduler.schedule_ahead() if self.executor.runs_ahead else None
+            if ahead is not None:
+                self.submit(ahead)
+                self.steps_ahead += 1
             try:
-                result = execute(self.executor, plan)
+                result = self.executor.collect()
             except StepMemoryError:
+                self.submitted = 0
                 assert self.scheduler.shrink_steps(), "not even one token"
                 continue
+            self.submitted -= 1
             for event in self.scheduler.update(result):
                 assert isinstance(event.outcome, Sampled)
                 out = event.outcome
@@ -102,6 +112,10 @@ class Rig:
             self.cache.check_integrity()
         self.found = [sequence.cached_tokens for sequence in sequences]
         return list(said.values())
+
+    def submit(self, plan: StepPlan) -> None:
+        self.executor.submit(plan)
+        self.submitted += 1
 
     def one_by_one(self, prompts: list[list[int]], params: SamplingParams = GREEDY) -> list[Bits]:
         """The same, one after the other. `found` is of the last."""

@@ -26,7 +26,7 @@ from heddle.testing.repetition import latest, repetition_lengths
 torch = pytest.importorskip("torch")
 from heddle.executors.torch import device_sampling  # noqa: E402
 from heddle.executors.torch.chain import LACKING, chain_of  # noqa: E402
-from heddle.executors.torch.device_sampling import pick, runs_here  # noqa: E402
+from heddle.executors.torch.device_sampling import DevicePicks, runs_here  # noqa: E402
 from heddle.executors.torch.repetitions import Repetitions  # noqa: E402
 from heddle.executors.torch.scoring import (  # noqa: E402
     Wanted,
@@ -47,7 +47,7 @@ def picks(logits, params, pasts):
     """The device's picks for rows of logits (rows, vocabulary) in one batch."""
     rows = [row_of(*pair, logits.shape[-1]) for pair in zip(params, pasts, strict=True)]
     with torch.inference_mode():
-        return pick(torch.from_numpy(logits), rows)
+        return DevicePicks(torch.from_numpy(logits), rows).read()
 
 
 def on_the_device(params):

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 import hypothesis.strategies as st
 from hypothesis import event, settings
 from hypothesis.stateful import rule
-
-from fake_executor import FakeExecutor
-from heddle.step import UNKNOWN
 from machine import Machine
 from test_disk_random import DiskMachine
 from test_guesses_random import GuessingMachine
 from test_snapshots_random import SnapshotMachine
 
+from heddle.step import UNKNOWN
+
 if TYPE_CHECKING:
+    from fake_executor import FakeExecutor
     from heddle.step import StepPlan
 
 _ACTS = st.sampled_from([None] * 12 + ["cancel before", "cancel after", "poison", "fail", "shrink"])

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from heddle.executors.given_states import given_states
 from heddle.executors.serving import page_groups, page_tables
 from heddle.state import pages_for
+from heddle.step import UNKNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,12 +17,18 @@ if TYPE_CHECKING:
 
 
 def plan_problems(
-    plan: StepPlan, shape: ModelShape, memory: StateMemory, most_tokens: int, *, reads_states: bool
+    plan: StepPlan,
+    shape: ModelShape,
+    memory: StateMemory,
+    most_tokens: int,
+    *,
+    reads_states: bool,
+    runs_ahead: bool = False,
 ) -> Iterator[str]:
     """Everything in a plan that is out of range, except fixed-size states.
 
     `most_tokens` is the most tokens of a step. `reads_states` says whether the model reads hidden
-    states beside tokens.
+    states beside tokens, `runs_ahead` whether tokens may be `UNKNOWN`.
     """
     known = range(shape.vocabulary)
     if not 1 <= sum(len(chunk.tokens) for chunk in plan.chunks) <= most_tokens:
@@ -36,7 +43,8 @@ def plan_problems(
             yield f"bad copy of page {copy.source} to page {copy.target}"
     for chunk in plan.chunks:
         targets = () if chunk.score is None else chunk.score.targets
-        if not all(token in known for token in (*chunk.tokens, *targets)):
+        unknown = runs_ahead and (*chunk.tokens,) == (UNKNOWN,)
+        if not all(token in known for token in (*(() if unknown else chunk.tokens), *targets)):
             yield "bad token"
         if chunk.start < 0 or not chunk.tokens or (chunk.start and not shape.causal):
             yield "bad span"

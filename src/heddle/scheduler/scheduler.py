@@ -39,9 +39,9 @@ them.
 The scheduler publishes computed tokens before it looks up a prefix, and when a sequence gives up
 its slot. So a step that only decodes spends no time on the cache.
 
-A step may be planned while another one is in flight (`schedule_ahead`, `ahead.py`). Its sequences go
-on with tokens that are not known yet. A sequence that turns out to have ended keeps its slot until
-that step, too, has ended.
+A step may be planned while another one is in flight (`schedule_ahead`, `ahead.py`). Its sequences
+go on with tokens that are not known yet. A sequence that turns out to have ended keeps its slot
+until that step, too, has ended.
 """
 
 from __future__ import annotations
@@ -291,7 +291,9 @@ class Scheduler:
             if chunk is None or (every and (sequence.total + 1) % every == 0):
                 return None
             chunks.append(chunk)
-        self._ahead = [(sequence, chunk) for (sequence, _), chunk in zip(going, chunks, strict=True)]
+        self._ahead = [
+            (sequence, chunk) for (sequence, _), chunk in zip(going, chunks, strict=True)
+        ]
         for sequence, _ in going:
             self._end_turn(sequence)
         return StepPlan((), tuple(chunks)) if chunks else None
@@ -603,9 +605,7 @@ class Scheduler:
                 wrong[sequence.id] -= 1
         return wrong
 
-    def _learn(
-        self, carried: Carried, outcomes: list[tuple[Sequence, Outcome]]
-    ) -> None:
+    def _learn(self, carried: Carried, outcomes: list[tuple[Sequence, Outcome]]) -> None:
         """Tell the speculator which tokens were sampled."""
         assert self._speculator is not None
         tokens: dict[int, list[int]] = {}

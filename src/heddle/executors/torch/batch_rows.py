@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
+
+from heddle.executors.torch.staging import sent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import torch
     from numpy.typing import NDArray
 
     from heddle.executors.torch.sampled_row import SampledRow
@@ -34,7 +36,7 @@ class Rows:
         self.columns = columns  # of the rows of logits
         self.device = device
         numbers = np.stack([np.append(row.numbers, row.uniform()) for row in rows])
-        self._numbers = torch.from_numpy(numbers).to(device)
+        self._numbers = sent(numbers, device)
 
     def number(self, name: str) -> torch.Tensor:
         """A number of the rows' parameters, rounded to float32, as float64."""
@@ -47,7 +49,7 @@ class Rows:
 
     def column(self, values: Sequence[float]) -> torch.Tensor:
         """Values (rows,) as a tensor (rows, 1) float64."""
-        return torch.tensor(values, dtype=torch.float64, device=self.device).unsqueeze(-1)
+        return sent(np.array(values, np.float64), self.device).unsqueeze(-1)
 
 
 def numbers_of(params: SamplingParams) -> NDArray[np.float64]:

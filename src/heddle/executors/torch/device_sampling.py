@@ -24,6 +24,7 @@ from heddle.executors.torch.reports import (
     padded,
     raw_report,
 )
+from heddle.executors.torch.staging import sent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,18 +55,30 @@ def runs_here(params: SamplingParams, rules: TokenRules) -> bool:
     return not params.mirostat and rules.pieces is None
 
 
-def pick(logits: torch.Tensor, rows: Sequence[SampledRow]) -> list[Pick]:
-    """Choose a token for each row of logits (rows, vocabulary) float32.
+class DevicePicks:
+    """Tokens that the device was asked to choose, one for each row of logits.
 
-    Returns:
-        For each row the token, its logprob, and the likeliest tokens with theirs. The token is -1
-        if a logit is NaN or infinite, and -2 if all tokens are forbidden.
+    Attributes:
+        tokens: (rows,) int64 on the device; any known token where none could be chosen.
     """
-    found: list[Pick] = []
-    most = _rows_of_batch(logits.shape[-1])
-    for begin in range(0, len(rows), most):
-        found += _Batch(logits[begin : begin + most], rows[begin : begin + most]).pick()
-    return found
+
+    def __init__(self, logits: torch.Tensor, rows: Sequence[SampledRow]) -> None:
+        """Ask for a token for each row of logits (rows, vocabulary) float32."""
+        most = _rows_of_batch(logits.shape[-1])
+        self._batches = [
+            _Batch(logits[begin : begin + most], rows[begin : begin + most])
+            for begin in range(0, len(rows), most)
+        ]
+        self.tokens = torch.cat([batch.tokens for batch in self._batches])
+
+    def read(self) -> list[Pick]:
+        """Wait for the device.
+
+        Returns:
+            For each row the token, its logprob, and the likeliest tokens with theirs. The token is
+            -1 if a logit is NaN or infinite, and -2 if all tokens are forbidden.
+        """
+        return [pick for batch in self._batches for pick in batch.read()]
 
 
 def sampling_bytes(rows: int, vocabulary: int) -> int:
@@ -95,22 +108,30 @@ class _Batch:
         width = 2 + FIELDS + 2 * self._count
         self._results = torch.zeros(len(rows), width, dtype=torch.float64, device=self._device)
         self._results[:, 0] = failures.double()
+        self._run_chains()
 
-    def pick(self) -> list[Pick]:
-        """Run all chains."""
+    @property
+    def tokens(self) -> torch.Tensor:
+        """See `DevicePicks.tokens`."""
+        return self._results[:, 1].long()
+
+    def read(self) -> list[Pick]:
+        """See `DevicePicks.read`."""
+        fetched = self._results.tolist()
+        return [_pick_of(row, values) for row, values in zip(self._rows, fetched, strict=True)]
+
+    def _run_chains(self) -> None:
         groups = defaultdict(list)
         for place, row in enumerate(self._rows):
             groups[row.chain, row.params.temperature == 0, _report(row.params)].append(place)
         for (chain, greedy, report), places in groups.items():
             self._run(chain, places, greedy=greedy, report=report)
-        fetched = self._results.tolist()
-        return [_pick_of(row, values) for row, values in zip(self._rows, fetched, strict=True)]
 
     def _run(
         self, chain: Sequence[Stage], places: Sequence[int], *, greedy: bool, report: str
     ) -> None:
         """Run a chain for the rows at some places."""
-        at = torch.tensor(places, device=self._device)
+        at = sent(np.array(places), self._device)
         rows = Rows([self._rows[place] for place in places], self._raw.shape[-1], self._device)
         candidates = Candidates(self._edited[at])
         for stage in chain:
@@ -138,7 +159,7 @@ def _bias(logits: torch.Tensor, rows: Sequence[SampledRow]) -> torch.Tensor:
             continue
         places = np.repeat([place for place, _ in given], [len(bias[0]) for _, bias in given])
         row, token, values = (
-            torch.from_numpy(column).to(logits.device)
+            sent(column, logits.device)
             for column in (
                 places,
                 np.concatenate([tokens for _, (tokens, _) in given]),
@@ -159,10 +180,10 @@ def _allow(logits: torch.Tensor, rows: Sequence[SampledRow]) -> torch.Tensor:
         allowed = rows[place].allowed
         assert allowed is not None, "only rows with a mask are here"
         bits[i, : len(allowed)] = allowed
-    masks = torch.from_numpy(bits).to(logits.device)
+    masks = sent(bits, logits.device)
     shifts = torch.arange(8, dtype=torch.uint8, device=logits.device)
     flags = (masks.unsqueeze(-1) >> shifts & 1).flatten(1).bool()
-    at = torch.tensor(masked, device=logits.device)
+    at = sent(np.array(masked), logits.device)
     return logits.index_put((at,), torch.where(flags, logits[at], -torch.inf))
 
 

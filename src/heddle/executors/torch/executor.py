@@ -8,6 +8,9 @@ Elsewhere a started step is a computed one, so `collect` does both, and the call
 from __future__ import annotations
 
 import time
+from collections import deque
+from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -33,11 +36,13 @@ from heddle.state import PAGE_TOKENS
 from heddle.step import Deferred, StepResult
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from heddle.config import EngineConfig
     from heddle.executors.cpu.grammar_masks import MaskSource
     from heddle.executors.torch.program import Program
+    from heddle.executors.torch.readout import ChunkRows, Read
+    from heddle.executors.torch.sampling import StartedPicks
     from heddle.roofline import Limits
     from heddle.state import StateMemory
     from heddle.step import Chunk, Failed, LogitsSummary, ModelShape, Sampled, StepPlan
@@ -50,13 +55,20 @@ class Uploaded(NamedTuple):
     bytes: int
 
 
-class _Started(NamedTuple):
-    """A step whose work the device has been asked for. The host may have to sample some tokens."""
+@dataclass(slots=True)
+class _Started:
+    """A step whose forward pass the device has been asked for.
+
+    Attributes:
+        wait_for_masks: waits until threads have made the masks of grammars; None without grammars.
+        picks: what the device was asked to sample; None before the masks are made.
+    """
 
     plan: StepPlan
     sampling: list[ChunkRows]
     found: Read
-    picks: StartedPicks | None  # None: grammars first make their masks
+    wait_for_masks: Callable[[], None] | None
+    picks: StartedPicks | None = None
 
 
 class TorchExecutor:
@@ -99,7 +111,9 @@ class TorchExecutor:
         self.held_bytes: int = uploaded.bytes + memory.bytes + of_head
         self._weight_bytes = uploaded.bytes
         self.compute_seconds = 0.0
-        self._samplers = Samplers(shape.vocabulary, on_device=samples_on_device)
+        self._samplers = Samplers(
+            shape.vocabulary, device, config.slots if samples_on_device else 0
+        )
         self._score = score_on_device if samples_on_device else score_on_host
         self._sums: dict[int, StateSum] = {}  # by slot, for sequences with an embedding
         self._submitted: StepPlan | None = None  # to be started
@@ -193,7 +207,7 @@ class TorchExecutor:
         """Free all memory. The public attributes stay readable. Idempotent."""
         if self.head is not None:
             self.head.close()
-        for name in ("_submitted", "_program", "_samplers", "_sums"):
+        for name in ("_submitted", "_started", "_program", "_samplers", "_sums"):
             vars(self).pop(name, None)
         release(self._device)
 
@@ -201,7 +215,12 @@ class TorchExecutor:
         """Everything in a plan that is out of range."""
         reads_states = self._program.forward.inputs.states is not None
         yield from plan_problems(
-            plan, self.shape, self.memory, self._most_tokens, reads_states=reads_states
+            plan,
+            self.shape,
+            self.memory,
+            self._most_tokens,
+            reads_states=reads_states,
+            runs_ahead=self.runs_ahead,
         )
         yield from self._program.states.problems(plan)
 
@@ -215,30 +234,38 @@ class TorchExecutor:
         sampling = [one for one in chunks if one.chunk.sample]
         wait_for_masks = self._samplers.begin_masks([one.chunk for one in sampling])
         try:
-            step = self._program.begin(plan, self._samplers.latest, self._check)
+            step = self._program.begin(plan, self._check, self._samplers.latest)
             found = read(step, chunks, self._sums, self._score)
-        finally:
+        except BaseException:
             if wait_for_masks is not None:
                 wait_for_masks()
-        self._check()
+            raise
         if sampling:
             self._logits = found.logits.values
         self._program.states.keep(plan)
-        return _Started(plan, sampling, found, self._samplers.start(sampling, found.logits))
+        started = _Started(plan, sampling, found, wait_for_masks)
+        if wait_for_masks is None:
+            started.picks = self._samplers.start(sampling, found.logits)
+        return started
 
     def _finish(self, step: _Started) -> StepResult:
         """Wait for the tokens, and set back the states of sequences whose guesses were wrong."""
-        plan, sampling, found, picks = step
-        outcomes = self._samplers.finish(picks)
+        if step.wait_for_masks is not None:
+            step.wait_for_masks()
+        self._check()
+        if step.picks is None:
+            step.picks = self._samplers.start(step.sampling, step.found.logits)
+        outcomes = self._samplers.finish(step.picks)
         self.rewound = tuple(
             one.chunk.slot
-            for one, own in zip(sampling, outcomes, strict=True)
+            for one, own in zip(step.sampling, outcomes, strict=True)
             if one.chunk.uncertain and not _stands(one.chunk, own)
         )
         for slot in self.rewound:
             self._program.states.rewind(slot)
         sampled = tuple(chain.from_iterable(outcomes))
-        return StepResult(sampled, found.scored, pooled(plan, self._sums), found.kept)
+        embeddings = pooled(step.plan, self._sums)
+        return StepResult(sampled, step.found.scored, embeddings, step.found.kept)
 
     def _bind(self, plan: StepPlan) -> None:
         for binding in plan.bindings:

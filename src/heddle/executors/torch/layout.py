@@ -13,6 +13,7 @@ from heddle.executors.given_states import given_states
 from heddle.executors.serving import page_tables
 from heddle.executors.torch.tiles import TILE, padded
 from heddle.state import PAGE_TOKENS
+from heddle.step import UNKNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -198,6 +199,11 @@ class Layout:
             splits=sizes.splits,
             **views,
         )
+
+    def fill_unknown(self, latest: torch.Tensor) -> None:
+        """Put the token that each slot sampled last (slots,) in place of unknown tokens."""
+        slots = self.facts[self.token_runs, 3]  # of padding, which is token 0, any slot
+        self.tokens.copy_(torch.where(self.tokens == UNKNOWN, latest[slots], self.tokens))
 
     def masks(self, split: int, window: int, *, causal: bool) -> Masks:
         """What queries see of the split with this number. All layers of a step share the result."""

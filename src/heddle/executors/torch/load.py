@@ -70,11 +70,12 @@ def load(
     progress: Callable[[int], None] = lambda loaded: None,
     *,
     samples_on_device: bool | None = None,
+    runs_ahead: bool | None = None,
 ) -> TorchExecutor | RankedExecutor:
     """Upload the weights of `checkpoint`; see `heddle.executors.registry.Load`.
 
-    `samples_on_device` (for tests): whether the device runs the samplers that it has; by default
-    a GPU does.
+    For tests: `samples_on_device`, whether the device runs the samplers that it has, and
+    `runs_ahead`, whether it takes a step before the result of the last. By default a GPU does both.
     """
     if config.tensor_parallel > 1:
         return load_parallel(checkpoint, config, progress)
@@ -97,7 +98,8 @@ def load(
     room, of_page = room_of(device, config), partial(bytes_of_page, config.kv_type)
     memory = plan_memory(config, shape, kinds, weight_bytes + buffers, of_page, room)
     set_threads(config)
-    make = partial(TorchExecutor, samples_on_device=on_device)
+    ahead = device.type != "cpu" if runs_ahead is None else runs_ahead
+    make = partial(TorchExecutor, samples_on_device=on_device, runs_ahead=ahead and on_device)
     try:
         return _loaded(checkpoint, config, model, head, shape, memory, device, progress, make)
     except (RuntimeError, MemoryError) as error:

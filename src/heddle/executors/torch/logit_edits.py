@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from heddle.executors.torch.candidates import in_range
+from heddle.executors.torch.staging import sent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,7 +27,7 @@ def penalties(candidates: Candidates, rows: Rows) -> Candidates:
     """Penalise the tokens of each row's sequence by their counts."""
     counts = [row.counts for row in rows.rows]
     row = _row_of_each([one.shape[-1] for one in counts], rows)
-    token, output, recent = torch.from_numpy(np.concatenate(counts, -1)).to(rows.device)
+    token, output, recent = sent(np.concatenate(counts, -1), rows.device)
     repeated, frequent, present = (
         rows.number(name).float()
         for name in ("repetition_penalty", "frequency_penalty", "presence_penalty")
@@ -46,15 +47,14 @@ def dry(candidates: Candidates, rows: Rows) -> Candidates:
     repeats = [row.repeats for row in rows.rows]
     row = _row_of_each([len(tokens) for tokens, _ in repeats], rows)
     token, penalty = (
-        torch.from_numpy(np.concatenate(column)).to(rows.device)
-        for column in zip(*repeats, strict=True)
+        sent(np.concatenate(column), rows.device) for column in zip(*repeats, strict=True)
     )
     return _edited(candidates, rows, row, token, lambda scaled, entry, _: scaled - penalty[entry])
 
 
 def _row_of_each(lengths: Sequence[int], rows: Rows) -> torch.Tensor:
     """The row of each entry, if each row has so many entries."""
-    return torch.from_numpy(np.repeat(np.arange(len(lengths)), lengths)).to(rows.device)
+    return sent(np.repeat(np.arange(len(lengths)), lengths), rows.device)
 
 
 def _edited(

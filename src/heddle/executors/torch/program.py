@@ -18,6 +18,7 @@ from heddle.executors.torch.rotation import Rotations
 from heddle.executors.torch.staging import Staging
 from heddle.executors.torch.states import FixedStates
 from heddle.executors.torch.tiles import TILE, padded
+from heddle.step import UNKNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -73,8 +74,12 @@ class Program:
         self.pages = PagedMemory(kv_type, memory, device)
         self.states = FixedStates(memory, device)
 
-    def begin(self, plan: StepPlan, check: Callable[[], None]) -> Step:
+    def begin(
+        self, plan: StepPlan, check: Callable[[], None], latest: torch.Tensor | None = None
+    ) -> Step:
         """Compute all tokens of a plan, and store their keys and values.
+
+        `latest` has the token that each slot sampled last (slots,), for unknown tokens.
 
         `check` is called before each matmul; an exception of it ends the step.
 
@@ -90,6 +95,8 @@ class Program:
             has_states=inputs.states is not None,
             send=self._staging.send,
         )
+        if latest is not None and any(chunk.tokens[0] == UNKNOWN for chunk in plan.chunks):
+            layout.fill_unknown(latest)
         ops = self._operations(
             layout, self.pages, self.states, self._rotations, check, self._collective
         )

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from heddle.executors.torch.scoring import Scorer
+from heddle.executors.torch.staging import sent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
@@ -85,7 +86,7 @@ class SampledLogits:
         places = [self._places[row] for row in rows]
         if places == [*range(len(self.values))]:
             return self.values
-        return self.values[torch.tensor(places, dtype=torch.long).to(self.values.device)]
+        return self.values[sent(np.array(places, np.int64), self.values.device)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,21 +8,24 @@ from __future__ import annotations
 import logging
 import math
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
 
 from heddle import _native
 from heddle.executors.cpu.grammar_masks import GrammarMasks
 from heddle.executors.cpu.samplers import bound_sampler, make_sampler, pick_failure
 from heddle.executors.failures import sampler_failed
-from heddle.executors.torch.device_sampling import pick, runs_here
+from heddle.executors.torch.device_sampling import DevicePicks, runs_here
 from heddle.executors.torch.slot_history import SlotHistory
+from heddle.executors.torch.staging import sent
 from heddle.sampling_params import SamplingParams
 from heddle.step import Deferred, Failed, Sampled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from heddle.errors import HeddleError
@@ -82,24 +85,52 @@ class _DeviceSampler(_Masks):
     def __init__(self, history: SlotHistory) -> None:
         super().__init__()
         self._history = history
+        self._unknown = 0  # steps that were started and not finished
 
     def rows(self, chunk: Chunk) -> list[SampledRow]:
         """The inputs of the chain for the token after the known tokens, and after each guess."""
-        return self._history.rows(chunk.tokens[chunk.known :], self.masks)
+        rows = self._history.rows(chunk.tokens[chunk.known :], self.masks, self._unknown)
+        self._unknown += 1
+        return rows
 
     def observe(self, tokens: Sequence[int]) -> None:
         """Record that the sequence continues with `tokens`."""
+        self._unknown -= 1
         for token in tokens:
             self._history.append(token)
 
 
-class Samplers:
-    """The samplers and grammars of all slots. `masks` makes the masks of grammars."""
+class StartedPicks(NamedTuple):
+    """What a step samples.
 
-    def __init__(self, vocabulary: int, *, on_device: bool) -> None:
-        """With `on_device`, the device runs the chains that it can run."""
+    Attributes:
+        chunks: the chunks that sample.
+        problems: why slots cannot sample.
+        on_device: what the device was asked for; None if it samples nothing.
+        ends: for each slot that the device samples for, the range of its picks.
+        logits: of the rows to sample from.
+    """
+
+    chunks: Sequence[ChunkRows]
+    problems: dict[int, Deferred | Failed]
+    on_device: DevicePicks | None
+    ends: dict[int, tuple[int, int]]
+    logits: SampledLogits
+
+
+class Samplers:
+    """The samplers and grammars of all slots.
+
+    Attributes:
+        masks: makes the masks of grammars.
+        latest: the token (slots,) int64 that each slot sampled last on the device, without guesses.
+    """
+
+    def __init__(self, vocabulary: int, device: torch.device, device_slots: int) -> None:
+        """The device runs the chains that it can run, if `device_slots`, its slots, are not 0."""
         self._vocabulary = vocabulary
-        self._on_device = on_device
+        self._on_device = device_slots > 0
+        self.latest = torch.zeros(device_slots, dtype=torch.int64, device=device)
         self._samplers: dict[int, _HostSampler | _DeviceSampler] = {}
         self._failures: dict[int, HeddleError] = {}
         self.masks: MaskSource = GrammarMasks()
@@ -125,17 +156,36 @@ class Samplers:
         """Begin to make masks; see `GrammarMasks.begin_masks`."""
         return self.masks.begin_masks(chunks, self._samplers)
 
-    def sample(self, chunks: Sequence[ChunkRows], logits: SampledLogits) -> list[list[Outcome]]:
-        """The outcomes of each chunk, in their order."""
-        problems = {one.chunk.slot: self._problem(one.chunk.slot) for one in chunks}
-        ready = [one for one in chunks if problems[one.chunk.slot] is None]
-        picks = self._on_the_device(ready, logits) | self._on_the_host(ready, logits)
-        results: list[list[Outcome]] = []
+    def start(self, chunks: Sequence[ChunkRows], logits: SampledLogits) -> StartedPicks:
+        """Ask the device to sample for these chunks. This does not wait for it."""
+        found = {one.chunk.slot: self._problem(one.chunk.slot) for one in chunks}
+        problems = {slot: problem for slot, problem in found.items() if problem is not None}
+        rows: list[SampledRow] = []
+        numbers: list[int] = []
+        ends, last = {}, {}
         for one in chunks:
             slot, sampler = one.chunk.slot, self._samplers[one.chunk.slot]
-            problem = problems[slot]
-            if problem is not None:
-                results.append([problem])
+            if slot not in problems and isinstance(sampler, _DeviceSampler):
+                own = sampler.rows(one.chunk)
+                rows += own
+                numbers += one.sampled[: len(own)]
+                ends[slot] = len(rows) - len(own), len(rows)
+                last[slot] = len(rows) - 1
+        if not rows:
+            return StartedPicks(chunks, problems, None, ends, logits)
+        picks = DevicePicks(logits.of(numbers), rows)
+        pairs = sent(np.array([*last.items()], np.int64), self.latest.device)
+        self.latest[pairs[:, 0]] = picks.tokens[pairs[:, 1]]
+        return StartedPicks(chunks, problems, picks, ends, logits)
+
+    def finish(self, started: StartedPicks) -> list[list[Outcome]]:
+        """Wait for the tokens. Returns the outcomes of each chunk, in their order."""
+        picks = self._from_device(started) | self._on_the_host(started)
+        results: list[list[Outcome]] = []
+        for one in started.chunks:
+            slot, sampler = one.chunk.slot, self._samplers[one.chunk.slot]
+            if slot in started.problems:
+                results.append([started.problems[slot]])
                 continue
             outcomes = list(_outcomes(one.chunk, sampler, picks[slot]))
             tokens = [one.token for one in outcomes if isinstance(one, Sampled)]
@@ -153,33 +203,23 @@ class Samplers:
         failure = self._failures.get(slot) or self.masks.failure(slot)
         return None if failure is None else Failed(slot, failure)
 
-    def _on_the_device(
-        self, chunks: Sequence[ChunkRows], logits: SampledLogits
-    ) -> dict[int, Iterator[_native.Pick]]:
-        """The picks of the slots whose chains the device runs, after all guesses."""
-        rows: list[SampledRow] = []
-        numbers: list[int] = []
-        ends = {}
-        for one in chunks:
-            sampler = self._samplers[one.chunk.slot]
-            if isinstance(sampler, _DeviceSampler):
-                own = sampler.rows(one.chunk)
-                rows += own
-                numbers += one.sampled[: len(own)]
-                ends[one.chunk.slot] = len(rows) - len(own), len(rows)
-        picks = pick(logits.of(numbers), rows)
-        return {slot: iter(picks[begin:end]) for slot, (begin, end) in ends.items()}
+    def _from_device(self, started: StartedPicks) -> dict[int, Iterator[_native.Pick]]:
+        """The picks of the slots whose chains the device ran, after all guesses."""
+        if started.on_device is None:
+            return {}
+        picks = started.on_device.read()
+        return {slot: iter(picks[begin:end]) for slot, (begin, end) in started.ends.items()}
 
-    def _on_the_host(
-        self, chunks: Sequence[ChunkRows], logits: SampledLogits
-    ) -> dict[int, Iterator[_native.Pick]]:
+    def _on_the_host(self, started: StartedPicks) -> dict[int, Iterator[_native.Pick]]:
         """The picks of native samplers. They pick only what their caller takes."""
         found = []
-        for one in chunks:
+        for one in started.chunks:
             sampler = self._samplers[one.chunk.slot]
-            if isinstance(sampler, _HostSampler):
+            if isinstance(sampler, _HostSampler) and one.chunk.slot not in started.problems:
                 found.append((one, sampler))
-        rows = iter(logits.of(row for one, _ in found for row in one.sampled).cpu().numpy())
+        if not found:
+            return {}
+        rows = iter(started.logits.of(row for one, _ in found for row in one.sampled).cpu().numpy())
         return {
             one.chunk.slot: sampler.picks([*islice(rows, len(one.sampled))])
             for one, sampler in found

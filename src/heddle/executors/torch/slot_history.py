@@ -57,9 +57,12 @@ class SlotHistory:
         engram = binding.rules.engram
         self._engram = None if engram is None else EngramHistory(engram, self._tokens)
 
-    def rows(self, guesses: Sequence[int], masks: Sequence[bytes]) -> list[SampledRow]:
+    def rows(
+        self, guesses: Sequence[int], masks: Sequence[bytes], unknown: int = 0
+    ) -> list[SampledRow]:
         """Inputs for the next token, and for those after each guess.
 
+        Before it come `unknown` tokens that the history does not have yet. No sampler reads them.
         There are no more rows than masks; without masks, all tokens are allowed in all rows.
         """
         wanted = 1 + len(guesses) if not masks else min(len(masks), 1 + len(guesses))
@@ -68,7 +71,7 @@ class SlotHistory:
         for i in range(wanted):
             if i:
                 self.append(guesses[i - 1])
-            rows.append(self._row(masks[i] if masks else b""))
+            rows.append(self._row(masks[i] if masks else b"", unknown))
         for _ in range(wanted - 1):
             self._take_back()
         if self._repetitions is not None and before is not None:
@@ -92,8 +95,8 @@ class SlotHistory:
             self._engram.take_back()
         self._tokens.pop()
 
-    def _row(self, mask: bytes) -> SampledRow:
-        index = len(self._tokens) - self._prompt_tokens
+    def _row(self, mask: bytes, unknown: int) -> SampledRow:
+        index = len(self._tokens) - self._prompt_tokens + unknown
         counts = np.empty((3, 0), np.int64) if self._counts is None else self._counts.table()
         allowed, biases = self._allowed(index, mask), [self._bias]
         if self._engram is not None:
