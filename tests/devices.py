@@ -45,7 +45,8 @@ def load_on(name: str, checkpoint: Checkpoint, config: EngineConfig) -> Executor
     """Load a checkpoint on one of `EXECUTORS`, or of `APART`."""
     if name in APART:
         device = APART[name].removesuffix(", sampling")
-        options = {"samples_on_device": True} if APART[name] == SAMPLING else {}
+        as_cuda = {"samples_on_device": True, "runs_ahead": True}
+        options = as_cuda if APART[name] == SAMPLING else {}
         config = replace(config, device=device)
         return load_in_process(DEVICES[device].module, checkpoint, config, **options)
     if name == SAMPLING:

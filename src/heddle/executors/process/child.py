@@ -122,7 +122,7 @@ class _Server:
             executor.submit(plan)
         except Exception as error:
             self._failures[number] = _error(error)
-        if not _runs_ahead(executor):
+        if not executor.runs_ahead:
             self._collect(number)
 
     def _collect(self, number: int) -> None:
@@ -193,11 +193,6 @@ def _error(error: Exception) -> Answer:
     return Answer(None, error)
 
 
-def _runs_ahead(executor: Executor) -> bool:
-    """Whether the executor takes a step before the result of the last one is collected."""
-    return getattr(executor, "runs_ahead", False)
-
-
 def _facts(executor: Executor) -> Facts:
     return Facts(
         executor.shape,
@@ -206,7 +201,7 @@ def _facts(executor: Executor) -> Facts:
         executor.summary,
         executor.held_bytes,
         executor.work,
-        _runs_ahead(executor),
+        executor.runs_ahead,
         None if executor.head is None else _facts(executor.head),
     )
 
