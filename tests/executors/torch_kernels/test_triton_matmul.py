@@ -11,7 +11,7 @@ from tensor_blocks import extreme_block, random_matrix
 
 from heddle.executors.torch.blocks import BLOCKS, FLOATS, fields_of  # isort: skip
 from heddle.executors.torch.kernels.matmul import Tiles, multiply  # isort: skip
-from heddle.executors.torch.kernels import operands  # isort: skip
+from heddle.executors.torch.kernels import matmul, operands  # isort: skip
 from heddle.executors.torch.kernels.codes import CODES  # isort: skip
 from heddle.executors.torch.tiles import TILE  # isort: skip
 from heddle.executors.torch.weights import Matrix  # isort: skip
@@ -79,6 +79,28 @@ def test_a_token_has_the_same_products_in_any_company(kind: TensorType) -> None:
         alone = torch.zeros(TILE, columns, device=DEVICE)
         alone[place] = x[source]
         assert torch.equal(multiply(operand(alone, kind), matrix)[place], whole[source])
+
+
+@pytest.mark.parametrize("tiles", [2, 3, 9])
+@pytest.mark.parametrize(
+    "kind",
+    [TensorType.F32, TensorType.F16, TensorType.Q8_0, TensorType.Q4_K],
+    ids=lambda kind: kind.name,
+)
+def test_a_program_of_several_tiles_changes_no_bits(
+    kind: TensorType, tiles: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns, widths = {1: 80, 32: 96}.get(kind.block_elements, 256), []
+    matrix, _ = matrix_of(kind, 33, columns)
+    x = operand(tokens_of(tiles * TILE, columns), kind)
+    found = []
+    for programs in (1 << 30, 1):
+        monkeypatch.setattr(matmul, "_PROGRAMS", programs)
+        widths.append(matmul._width(tiles, 2))
+        found.append(multiply(x, matrix))
+    assert widths == [1, {2: 2, 3: 4, 9: 4}[tiles]]
+    assert torch.equal(*found)
+    assert found[0].isfinite().all()
 
 
 @pytest.mark.parametrize("kind", [TensorType.F32, TensorType.Q4_K], ids=lambda kind: kind.name)

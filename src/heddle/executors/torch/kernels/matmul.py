@@ -1,3 +1,6 @@
+# Tuples of a kernel grow by addition, because Triton cannot compile stars in them.
+# ruff: noqa: RUF005
+# mypy: disable-error-code=assignment
 """Matmuls of weights as stored: a program multiplies some rows of a matrix by a tile of tokens.
 
 Weights are the rows (M) of a tensor-core tile, and `TILE` tokens are its columns (N). The program
@@ -5,6 +8,10 @@ walks over all of K in ascending order, in pieces whose size follows from the we
 token's bits depend neither on the number of tokens nor on its place among them. All tiles of one
 matrix's rows run side by side, so that one of them reads the weights from memory, and the others
 from the cache.
+
+In longer steps a program multiplies its rows by several tiles, and decodes the weights once for all
+of them. Each tile has a product of its own with the same shape, so the arithmetic of a token is
+that of a program with one tile.
 
 Float weights are operands as stored. Of blocks, the codes are operands, float16 numbers without
 rounding error. Each run's product is multiplied by its scale in float32.
@@ -28,6 +35,12 @@ if TYPE_CHECKING:
 _PIECE = 64
 """Elements of K in one product of float weights."""
 
+_WIDEST = 4
+"""Most tiles of a program. With 8, registers of some types would not hold the sums."""
+
+_PROGRAMS = 512
+"""Programs that keep all of a GPU busy."""
+
 
 class Tiles(NamedTuple):
     """Tiles of tokens, each for one of several matrices that lie behind one another.
@@ -44,17 +57,31 @@ class Tiles(NamedTuple):
 
 
 @triton.jit
+def no_products(row, tokens):
+    """A sum of no products for each tile."""
+    sums = ()
+    for tile in tl.static_range(len(tokens)):
+        sums = sums + (tl.zeros((row.shape[0], tokens[tile].shape[0]), tl.float32),)
+    return sums
+
+
+@triton.jit
 def float_products(x, tokens, used, x_stride, w, row, in_features, PIECE: tl.constexpr):
-    """Rows of floats times tokens."""
-    acc = tl.zeros((row.shape[0], tokens.shape[0]), tl.float32)
+    """Rows of floats times tiles of tokens."""
+    sums = no_products(row, tokens)
     for first in range(0, in_features, PIECE):
         k = first + tl.arange(0, PIECE)
         inside = k < in_features
         own = tl.load(w + row[:, None] * in_features + k[None, :], mask=inside[None, :], other=0.0)
-        at = tokens[None, :] * x_stride + k[:, None]
-        columns = tl.load(x + at, mask=inside[:, None] & used[None, :], other=0.0)
-        acc = tl.dot(own.to(columns.dtype), columns, acc, input_precision="ieee")
-    return acc
+        own = own.to(x.dtype.element_ty)
+        added = ()
+        for tile in tl.static_range(len(tokens)):
+            at = tokens[tile][None, :] * x_stride + k[:, None]
+            columns = tl.load(x + at, mask=inside[:, None] & used[tile][None, :], other=0.0)
+            acc = tl.dot(own, columns, sums[tile], input_precision="ieee")
+            added = added + (acc,)
+        sums = added
+    return sums
 
 
 @triton.jit
@@ -62,56 +89,83 @@ def block_products(
     x, tokens, used, x_stride, f0, f1, f2, f3, f4, grid, row, in_features,
     KIND: tl.constexpr, RUN: tl.constexpr, BLOCK_RUNS: tl.constexpr, OFFSETS: tl.constexpr,
 ):  # fmt: skip
-    """Rows of blocks times tokens."""
-    acc = tl.zeros((row.shape[0], tokens.shape[0]), tl.float32)
+    """Rows of blocks times tiles of tokens.
+
+    Offsets multiply the sum of a run's activations. It is a product with ones: the order in which
+    `tl.sum` adds follows from how Triton lays a program out, which may differ with its tiles.
+    """
+    sums = no_products(row, tokens)
+    ones = tl.full((row.shape[0], RUN), 1.0, tl.float16)
     run = tl.arange(0, RUN)
     runs = in_features // RUN
     for number in range(0, runs):
         codes, scale, offset = run_of(
             f0, f1, f2, f3, f4, grid, row, number, runs, run, KIND, BLOCK_RUNS
         )
-        at = tokens[None, :] * x_stride + (number * RUN + run)[:, None]
-        columns = tl.load(x + at, mask=used[None, :], other=0.0)
-        acc += scale[:, None] * tl.dot(codes, columns)
-        if OFFSETS:
-            acc += offset[:, None] * tl.sum(columns.to(tl.float32), 0)[None, :]
-    return acc
+        added = ()
+        for tile in tl.static_range(len(tokens)):
+            at = tokens[tile][None, :] * x_stride + (number * RUN + run)[:, None]
+            columns = tl.load(x + at, mask=used[tile][None, :], other=0.0)
+            acc = sums[tile] + scale[:, None] * tl.dot(codes, columns)
+            if OFFSETS:
+                acc += offset[:, None] * tl.dot(ones, columns)
+            added = added + (acc,)
+        sums = added
+    return sums
 
 
 @triton.jit
+def tokens_of(
+    group, sources, targets, count,
+    GROUPED: tl.constexpr, TOKENS: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """The rows of x, whether they are used, and the rows of the result: of `WIDTH` tiles each."""
+    tokens, used, places = (), (), ()
+    for tile in tl.static_range(WIDTH):
+        slots = (group.to(tl.int64) * WIDTH + tile) * TOKENS + tl.arange(0, TOKENS)
+        if GROUPED:
+            own = tl.load(sources + slots)
+            tokens = tokens + (own,)
+            used = used + (own >= 0,)
+            places = places + (tl.load(targets + slots),)
+        else:
+            tokens = tokens + (slots,)
+            used = used + (slots < count,)
+            places = places + (slots,)
+    return tokens, used, places
+
+
+@triton.jit(do_not_specialize=["count"])
 def _multiply(
     y, x, factors, bias, sources, targets, matrices, f0, f1, f2, f3, f4, grid,
-    out_features, in_features, x_stride,
+    count, out_features, in_features, x_stride,
     KIND: tl.constexpr, RUN: tl.constexpr, BLOCK_RUNS: tl.constexpr, OFFSETS: tl.constexpr,
     PIECE: tl.constexpr, GROUPED: tl.constexpr, FACTORS: tl.constexpr, BIAS: tl.constexpr,
-    ROWS: tl.constexpr, TOKENS: tl.constexpr,
+    ROWS: tl.constexpr, TOKENS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    tile = tl.program_id(0)
-    slots = tile * TOKENS + tl.arange(0, TOKENS)
-    matrix = tile * 0
-    tokens = slots.to(tl.int64)
-    places = tokens
+    group = tl.program_id(0)
+    matrix = group * 0
     if GROUPED:
-        matrix = tl.load(matrices + tile)
-        tokens = tl.load(sources + slots)
-        places = tl.load(targets + slots)
+        matrix = tl.load(matrices + group)
     if matrix >= 0:
-        used = tokens >= 0
+        tokens, used, places = tokens_of(group, sources, targets, count, GROUPED, TOKENS, WIDTH)
         rows = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
         row = matrix.to(tl.int64) * out_features + tl.minimum(rows, out_features - 1)
         if RUN == 0:
-            acc = float_products(x, tokens, used, x_stride, f0, row, in_features, PIECE)
+            sums = float_products(x, tokens, used, x_stride, f0, row, in_features, PIECE)
         else:
-            acc = block_products(
+            sums = block_products(
                 x, tokens, used, x_stride, f0, f1, f2, f3, f4, grid, row, in_features,
                 KIND, RUN, BLOCK_RUNS, OFFSETS,
             )  # fmt: skip
-        if FACTORS:
-            acc = acc * tl.load(factors + tokens, mask=used, other=0.0)[None, :]
-        if BIAS:
-            acc = acc + tl.load(bias + row)[:, None]
-        at = places[None, :] * out_features + rows[:, None]
-        tl.store(y + at, acc, mask=used[None, :] & (rows < out_features)[:, None])
+        for tile in tl.static_range(WIDTH):
+            acc = sums[tile]
+            if FACTORS:
+                acc = acc * tl.load(factors + tokens[tile], mask=used[tile], other=0.0)[None, :]
+            if BIAS:
+                acc = acc + tl.load(bias + row)[:, None]
+            at = places[tile][None, :] * out_features + rows[:, None]
+            tl.store(y + at, acc, mask=used[tile][None, :] & (rows < out_features)[:, None])
 
 
 def multiply(
@@ -129,13 +183,15 @@ def multiply(
     """
     out_features = rows or matrix.out_features
     count = len(x.values) // TILE if tiles is None else len(tiles.matrices)
+    block, codes = _rows(out_features), CODES.get(matrix.type)
+    row_blocks = triton.cdiv(out_features, block)
+    width = _width(count, row_blocks) if tiles is None else 1
     make = torch.empty if tiles is None else torch.zeros
     y = make(y_rows or len(x.values), out_features, device=x.values.device)
     none = matrix.fields[0]  # a pointer that the kernel does not use
     sources, targets, matrices = tiles or (none, none, none)
-    block, codes = _rows(out_features), CODES.get(matrix.type)
     run = codes.run if codes else 0
-    _multiply[(count, triton.cdiv(out_features, block))](
+    _multiply[triton.cdiv(count, width), row_blocks](
         y,
         x.values,
         none if x.factors is None else x.factors,
@@ -144,6 +200,7 @@ def multiply(
         targets,
         matrices,
         *pointers(matrix.fields, matrix.type),
+        count * TILE,
         out_features,
         matrix.in_features,
         x.values.shape[-1],
@@ -157,6 +214,8 @@ def multiply(
         BIAS=matrix.bias is not None,
         ROWS=block,
         TOKENS=TILE,
+        WIDTH=width,
+        num_warps=2 if width > 1 and block == 32 else 4,  # warps would do the same work twice
     )
     return y
 
@@ -168,3 +227,11 @@ def _rows(out_features: int) -> int:
     on it.
     """
     return 64 if out_features >= 16384 else 32
+
+
+def _width(tiles: int, row_blocks: int) -> int:
+    """Tiles of a program: as many as leave enough programs. No bits depend on it."""
+    width = 1
+    while width < min(_WIDEST, tiles) and -(-tiles // (2 * width)) * row_blocks >= _PROGRAMS:
+        width *= 2
+    return width
