@@ -24,7 +24,7 @@ from heddle.executors.torch.reports import (
     padded,
     raw_report,
 )
-from heddle.executors.torch.staging import sent
+from heddle.executors.torch.staging import Fetched, sent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -117,7 +117,7 @@ class _Batch:
 
     def read(self) -> list[Pick]:
         """See `DevicePicks.read`."""
-        fetched = self._results.tolist()
+        fetched = self._fetched.read().tolist()
         return [_pick_of(row, values) for row, values in zip(self._rows, fetched, strict=True)]
 
     def _run_chains(self) -> None:
@@ -126,6 +126,7 @@ class _Batch:
             groups[row.chain, row.params.temperature == 0, _report(row.params)].append(place)
         for (chain, greedy, report), places in groups.items():
             self._run(chain, places, greedy=greedy, report=report)
+        self._fetched = Fetched(self._results)
 
     def _run(
         self, chain: Sequence[Stage], places: Sequence[int], *, greedy: bool, report: str

@@ -1,4 +1,4 @@
-"""Sends integers from the host to the device without waiting for the device."""
+"""Copies between host and device that wait for no other work of the device."""
 
 from __future__ import annotations
 
@@ -19,6 +19,30 @@ def sent(values: NDArray[Any], device: torch.device) -> torch.Tensor:
     """
     given = torch.from_numpy(values)
     return given if device.type == "cpu" else given.pin_memory().to(device, non_blocking=True)
+
+
+class Fetched:
+    """Values on their way to the host.
+
+    The copy follows the device's work so far. A copy that is asked for later would also wait for
+    all work that the device got meanwhile, such as the next step.
+    """
+
+    def __init__(self, values: torch.Tensor) -> None:
+        """Ask for the copy."""
+        self._values = values
+        self._done: torch.cuda.Event | None = None
+        if values.device.type == "cuda":
+            self._values = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+            self._values.copy_(values, non_blocking=True)
+            self._done = torch.cuda.Event()
+            self._done.record(torch.cuda.current_stream(values.device))
+
+    def read(self) -> torch.Tensor:
+        """Wait for the values."""
+        if self._done is not None:
+            self._done.synchronize()
+        return self._values
 
 
 class Staging:
