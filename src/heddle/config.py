@@ -148,6 +148,11 @@ class EngineConfig(HubConfig):
         low=0.05,
         high=1.0,
     )
+    cuda_graphs: bool = _setting(
+        True,
+        "record decode steps as CUDA graphs at load, which then start in one launch; off = launch"
+        " each kernel of each step",
+    )
     min_free_memory: int = _setting(
         512 * 1024**2,
         "memory to keep free: a load that leaves less is refused, and while less is free, new"

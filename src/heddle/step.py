@@ -35,11 +35,11 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 if TYPE_CHECKING:
     from array import array
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from concurrent.futures import Future
     from pathlib import Path
 
@@ -632,4 +632,18 @@ class Executor(PageMemory, Protocol):
 
         The caller must not collect a submitted step after this.
         """
+        ...
+
+
+@runtime_checkable
+class WarmingExecutor(Protocol):
+    """What an executor also has if its first steps would be slow: work to do before them."""
+
+    @property
+    def warm_ups(self) -> int:
+        """How many parts the work has; 0: none."""
+        ...
+
+    def warm_up(self, done: Callable[[int], None]) -> None:
+        """Do the work, once, before the first step. `done` gets the number of parts so far."""
         ...

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 torch = pytest.importorskip("torch")
 from heddle.executors.torch import functions, recurrence  # noqa: E402
 from heddle.executors.torch.blocks import BLOCKS, FLOATS, decode, fields_of  # noqa: E402
+from heddle.executors.torch.constants import Constants  # noqa: E402
 from heddle.executors.torch.routing import choose  # noqa: E402
 from heddle.executors.torch.tiles import TILE, check_columns, multiply  # noqa: E402
 
@@ -154,7 +155,7 @@ def test_a_device_that_favours_a_column_is_refused() -> None:
 def test_tokens_choose_the_experts_of_the_reference(spec: ExpertSpec) -> None:
     logits = np.random.default_rng(5).normal(0, 2, (40, 8)).astype(np.float32)
     logits[7] = 1.0  # all equal: the lower index
-    chosen, weights = choose(torch.from_numpy(logits), spec)
+    chosen, weights = choose(torch.from_numpy(logits), spec, Constants())
     expected, factors = route(logits, spec)
     np.testing.assert_array_equal(chosen, expected)
     np.testing.assert_allclose(weights, factors, rtol=1e-5)

@@ -21,6 +21,7 @@ from heddle.errors import (
 )
 from heddle.hub_place import hub_place
 from heddle.sampling_params import SamplingParams
+from heddle.step import WarmingExecutor
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -250,6 +251,18 @@ def load_model(
         ) from error
 
 
+def _warm_up(name: str, executor: Executor, progress: Progress) -> None:
+    if not isinstance(executor, WarmingExecutor) or not executor.warm_ups:
+        return
+    progress.finish()
+    progress.start(f"warming up {name}", executor.warm_ups, quick=True, unit="parts")
+    try:
+        executor.warm_up(progress.update)
+    except BaseException:
+        executor.close()
+        raise
+
+
 def _load(
     name: str, checkpoint: Checkpoint, config: EngineConfig, load: Load, progress: Progress
 ) -> LoadedModel:
@@ -277,6 +290,7 @@ def _load(
         executor = load(checkpoint, config, progress.update)
         reranker = reranker_of(checkpoint, tokenizer)  # its tensor has been checked by now
         progress.update(weights)
+        _warm_up(name, executor, progress)
     finally:
         progress.finish()
     return LoadedModel(

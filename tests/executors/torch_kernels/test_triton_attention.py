@@ -139,7 +139,7 @@ def test_many_tiles_take_several_rounds(monkeypatch: pytest.MonkeyPatch) -> None
     shape = SHAPES["window"]
     q = queries(shape, 40)
     whole = attended(shape, "f16", q, of_long(0, 40))
-    monkeypatch.setattr(kernels, "_SCRATCH", 1)
+    monkeypatch.setattr(kernels, "ATTENTION_SCRATCH", 1)
     assert torch.equal(attended(shape, "f16", q, of_long(0, 40)), whole)
 
 

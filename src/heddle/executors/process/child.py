@@ -34,7 +34,7 @@ from heddle.executors.process.messages import (
 from heddle.executors.process.plans import PlanReader, write_result
 from heddle.executors.process.rules import RulesReader
 from heddle.models.registry import family_of
-from heddle.step import Executor
+from heddle.step import Executor, WarmingExecutor
 from heddle.weights.formats import open_checkpoint
 
 if TYPE_CHECKING:
@@ -137,8 +137,13 @@ class _Server:
                 answer = _error(error)
         self._channel.send(Kind.RESULT, bytes([number]) + encode_answer(answer))
 
+    def _report(self, done: int) -> None:
+        self._channel.send(Kind.PROGRESS, encode(done))
+
     def _call(self, call: Call) -> Answer:
         arguments = [memoryview(one) if isinstance(one, bytes) else one for one in call.arguments]
+        if call.method == "warm_up":
+            arguments = [self._report]
         try:
             value = getattr(self._executors[call.executor], call.method)(*arguments)
         except Exception as error:
@@ -202,6 +207,7 @@ def _facts(executor: Executor) -> Facts:
         executor.held_bytes,
         executor.work,
         executor.runs_ahead,
+        executor.warm_ups if isinstance(executor, WarmingExecutor) else 0,
         None if executor.head is None else _facts(executor.head),
     )
 

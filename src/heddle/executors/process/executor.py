@@ -60,12 +60,8 @@ class DeviceProcess:
     def load(self, order: LoadOrder, progress: Callable[[int], None]) -> Facts:
         """Load a model. Raises what the load raises."""
         self._process.send(Kind.LOAD, encode(order))
-        while True:
-            kind, content = self._process.take(self._answers)
-            if kind != Kind.PROGRESS:
-                facts: Facts = _value(decode(content))
-                return facts
-            progress(decode(content))
+        facts: Facts = self._answer(progress)
+        return facts
 
     def next_step(self) -> int:
         """A number for a step."""
@@ -101,9 +97,22 @@ class DeviceProcess:
 
     def call(self, executor: int, method: str, *arguments: Any) -> Any:
         """Call a method of an executor, and return what it returns. Raises what it raises."""
+        return self.follow(lambda _: None, executor, method, *arguments)
+
+    def follow(
+        self, progress: Callable[[int], None], executor: int, method: str, *arguments: Any
+    ) -> Any:
+        """As `call`, with reports of progress."""
         self._process.send(Kind.CALL, encode(Call(executor, method, arguments)))
-        _, content = self._process.take(self._answers)
-        return _value(decode(content))
+        return self._answer(progress)
+
+    def _answer(self, progress: Callable[[int], None]) -> Any:
+        """Wait for an answer, and pass on the reports before it."""
+        while True:
+            kind, content = self._process.take(self._answers)
+            if kind != Kind.PROGRESS:
+                return _value(decode(content))
+            progress(decode(content))
 
     def abandon(self) -> None:
         """See `Executor.abandon`. A step that does not end costs the process."""
@@ -157,6 +166,7 @@ class ProcessExecutor:
         self.held_bytes = facts.held_bytes
         self.work = facts.work
         self.runs_ahead = facts.runs_ahead
+        self.warm_ups = facts.warm_ups
         self.head = None if facts.head is None else ProcessExecutor(process, facts.head, 1)
         self.compute_seconds = 0.0
         self._process = process
@@ -166,6 +176,9 @@ class ProcessExecutor:
         if number == 0:  # for a model that was dropped and not closed, for example by a failed load
             weakref.finalize(self, process.kill).atexit = False
         self._submitted: deque[tuple[int, Callable[[], dict[int, SlotMasks]] | None]] = deque()
+
+    def warm_up(self, done: Callable[[int], None]) -> None:
+        self._process.follow(done, self._number, "warm_up")
 
     def measure_limits(self) -> Limits:
         limits: Limits = self._call("measure_limits")

@@ -35,7 +35,7 @@ class Kind(IntEnum):
     """A byte: the number of the executor. The result of its oldest step is wanted. Only executors
     that run ahead wait for this."""
     PROGRESS = 32
-    """Bytes loaded so far."""
+    """Bytes loaded, or parts of the warm-up done, so far."""
     ANSWER = 33
     """An :class:`Answer` to LOAD or CALL."""
     RESULT = 34
@@ -77,6 +77,7 @@ class Facts:
     held_bytes: int
     work: ModelWork
     runs_ahead: bool
+    warm_ups: int
     head: Facts | None
 
 

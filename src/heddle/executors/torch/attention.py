@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from heddle.executors.torch.cache import Vectors
     from heddle.executors.torch.layout import Layout, Masks
 
+ATTENTION_SCRATCH = 64 << 20
+"""Most bytes of results of splits that the kernels keep. More tiles take several rounds."""
+
 
 @dataclass(frozen=True, slots=True)
 class Shape:

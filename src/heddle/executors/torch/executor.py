@@ -141,6 +141,14 @@ class TorchExecutor:
         """Take the masks of grammars from there. This is called before the first step."""
         self._samplers.masks = masks
 
+    @property
+    def warm_ups(self) -> int:
+        return self._program.warm_ups
+
+    def warm_up(self, done: Callable[[int], None]) -> None:
+        with torch.inference_mode():
+            self._program.warm_up(done)
+
     def measure_limits(self) -> Limits:
         return measure(self._device, self._weight_bytes)
 

@@ -202,8 +202,9 @@ class Layout:
 
     def fill_unknown(self, latest: torch.Tensor) -> None:
         """Put the token that each slot sampled last (slots,) in place of unknown tokens."""
-        slots = self.facts[self.token_runs, 3]  # of padding, which is token 0, any slot
-        self.tokens.copy_(torch.where(self.tokens == UNKNOWN, latest[slots], self.tokens))
+        unknown = self.tokens == UNKNOWN
+        slots = torch.where(unknown, self.facts[self.token_runs, 3], 0)  # padding has no slot
+        self.tokens.copy_(torch.where(unknown, latest[slots], self.tokens))
 
     def masks(self, split: int, window: int, *, causal: bool) -> Masks:
         """What queries see of the split with this number. All layers of a step share the result."""

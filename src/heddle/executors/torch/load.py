@@ -23,12 +23,15 @@ from heddle.executors.torch.cache import bytes_of_page
 from heddle.executors.torch.device import set_threads, torch_device
 from heddle.executors.torch.device_sampling import sampling_bytes
 from heddle.executors.torch.executor import TorchExecutor, Uploaded
+from heddle.executors.torch.graphs import CudaCapture
 from heddle.executors.torch.memory import (
     attention_bytes,
+    graph_bytes,
     is_out_of_memory,
     out_of_memory_at_load,
     release,
     room_of,
+    spare_bytes,
 )
 from heddle.executors.torch.parallel import load_parallel, load_rank
 from heddle.executors.torch.program import Program
@@ -46,6 +49,7 @@ if TYPE_CHECKING:
 
     from heddle.config import EngineConfig
     from heddle.executors.ranks.executor import RankedExecutor
+    from heddle.executors.torch.graphs import Capture
     from heddle.models.decoder import Decoder, PredictionHead
     from heddle.state import StateMemory
     from heddle.step import ModelShape
@@ -71,11 +75,13 @@ def load(
     *,
     samples_on_device: bool | None = None,
     runs_ahead: bool | None = None,
+    capture: Capture | None = None,
 ) -> TorchExecutor | RankedExecutor:
     """Upload the weights of `checkpoint`; see `heddle.executors.registry.Load`.
 
-    For tests: `samples_on_device`, whether the device runs the samplers that it has, and
-    `runs_ahead`, whether it takes a step before the result of the last. By default a GPU does both.
+    For tests: `samples_on_device`, whether the device runs the samplers that it has, `runs_ahead`,
+    whether it takes a step before the result of the last, and `capture`, what records steps. By
+    default a GPU does all of it.
     """
     if config.tensor_parallel > 1:
         return load_parallel(checkpoint, config, progress)
@@ -91,7 +97,11 @@ def load(
     tensors = loaded_tensors(checkpoint, model, head)
     weight_bytes = sum(stored_bytes(tensor.shape, mix.type_of(tensor)) for tensor in tensors)
     buffers = step_bytes(config, shape, TILE) + attention_bytes(config, kinds)
-    buffers += extra_bytes(config, checkpoint.hyperparameters)
+    buffers += extra_bytes(config, checkpoint.hyperparameters) + spare_bytes(config, kinds)
+    if device.type == "cuda" and config.cuda_graphs and capture is None:
+        capture = CudaCapture(device)
+    if capture is not None:
+        buffers += graph_bytes(config, shape, kinds, checkpoint.hyperparameters)
     on_device = device.type != "cpu" if samples_on_device is None else samples_on_device
     if on_device:
         buffers += sampling_bytes(most_rows(config.slots), shape.vocabulary)
@@ -101,7 +111,12 @@ def load(
     ahead = device.type != "cpu" if runs_ahead is None else runs_ahead
     make = partial(TorchExecutor, samples_on_device=on_device, runs_ahead=ahead and on_device)
     try:
-        return _loaded(checkpoint, config, model, head, shape, memory, device, progress, make)
+        executor, program = _loaded(
+            checkpoint, config, model, head, shape, memory, device, progress, make
+        )
+        if shape.causal and (device.type == "cuda" or capture is not None):
+            program.prepare(most_rows(config.slots), shape.context, capture)
+        return executor
     except (RuntimeError, MemoryError) as error:
         if is_out_of_memory(error):
             release(device)
@@ -120,7 +135,7 @@ def _loaded(
     device: torch.device,
     progress: Callable[[int], None],
     make: Callable[..., TorchExecutor],
-) -> TorchExecutor:
+) -> tuple[TorchExecutor, Program]:
     mix = Mix.named(config.quantize)
     loader = TorchLoader.of(checkpoint, device, config, progress)
     claims = Claims(checkpoint, mix, loader.constants)
@@ -141,4 +156,4 @@ def _loaded(
     checkpoint.check_unchanged()
     uploaded = Uploaded(matmul_bytes, loader.bytes)
     program = Program(forward, memory, config.kv_type, device)
-    return make(program, shape, device, config, uploaded, memory, guesser)
+    return make(program, shape, device, config, uploaded, memory, guesser), program

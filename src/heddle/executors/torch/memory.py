@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 
 from heddle.errors import OutOfMemoryError, StepMemoryError
-from heddle.executors.memory import Room, host_room
+from heddle.executors.memory import Room, extra_bytes, host_room, step_bytes
+from heddle.executors.torch.attention import ATTENTION_SCRATCH
+from heddle.executors.torch.cache import bytes_of_page
+from heddle.executors.torch.graphs import buckets
 from heddle.executors.torch.layout import SPLIT
 from heddle.executors.torch.tiles import TILE, padded
 from heddle.sizes import gigabytes
-from heddle.state import Pages, Window
+from heddle.state import Fixed, Pages, Window
+from heddle.step import most_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from heddle.config import EngineConfig
     from heddle.state import StateKind
+    from heddle.step import ModelShape
+    from heddle.weights.checkpoint import Hyperparameters
+
+_NODES, _NODE_BYTES = 24, 8 << 10
+"""Launches of a layer, and bytes of a recorded launch on the device: a guess."""
 
 ALLOCATION_ERRORS = (torch.OutOfMemoryError, MemoryError)
 
@@ -56,6 +66,39 @@ def attention_bytes(config: EngineConfig, kinds: Sequence[Sequence[StateKind]]) 
     ]
     tiles = padded(config.batch_tokens) // TILE + config.slots
     return 4 * 6 * tiles * SPLIT * max(widths, default=0)
+
+
+def spare_bytes(config: EngineConfig, kinds: Sequence[Sequence[StateKind]]) -> int:
+    """Bytes of the page of each group, and of the state, that padding writes to."""
+    flat = [kind for of_layer in kinds for kind in of_layer]
+    pages = [kind.shape for kind in flat if isinstance(kind, Pages | Window)]
+    of_pages = sum(bytes_of_page(config.kv_type, 1, shape) for shape in pages)
+    return of_pages + sum(kind.bytes for kind in flat if isinstance(kind, Fixed))
+
+
+def graph_bytes(
+    config: EngineConfig,
+    shape: ModelShape,
+    kinds: Sequence[Sequence[StateKind]],
+    hyperparameters: Hyperparameters,
+) -> int:
+    """Approximate bytes of recorded steps, which share the memory of the largest.
+
+    Nobody has measured them on a GPU.
+    """
+    sizes = buckets(most_rows(config.slots), shape.context)
+    tokens = max(size.tokens for size in sizes)
+    largest = replace(config, batch_tokens=tokens)
+    # Two rotations with tables, and the logits three times: computed, capped, kept.
+    tables = 2 * 4 * shape.context * max(_dims(kinds), default=0)
+    activations = step_bytes(largest, shape, 3 * tokens) + extra_bytes(largest, hyperparameters)
+    nodes = len(sizes) * shape.layers * _NODES
+    return tables + activations + 2 * ATTENTION_SCRATCH + nodes * _NODE_BYTES
+
+
+def _dims(kinds: Sequence[Sequence[StateKind]]) -> list[int]:
+    flat = [kind for of_layer in kinds for kind in of_layer]
+    return [kind.shape.dim for kind in flat if isinstance(kind, Pages | Window)]
 
 
 def is_out_of_memory(error: Exception) -> bool:

@@ -13,6 +13,7 @@ import torch
 
 from heddle.executors.torch import functions
 from heddle.executors.torch.attention import Shape, attend
+from heddle.executors.torch.constants import Constants
 from heddle.executors.torch.recurrence import convolve, linear_attend
 from heddle.executors.torch.routing import choose
 from heddle.executors.torch.tiles import multiply, padded
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from heddle.executors.graph.recording import Node
     from heddle.executors.torch.cache import PagedMemory
     from heddle.executors.torch.collective import Collective
     from heddle.executors.torch.layout import Layout
@@ -76,10 +78,11 @@ class TorchOps:
         rotations: Rotations,
         check: Callable[[], None],
         collective: Collective | None = None,
+        constants: Constants | None = None,
     ) -> None:
         """`check` is called before each matmul; an exception of it ends the step.
 
-        `collective` connects the ranks of a model that is divided.
+        `collective` connects the ranks of a model that is divided. Steps share their `constants`.
         """
         self._layout = layout
         self._pages = pages
@@ -87,6 +90,12 @@ class TorchOps:
         self._rotations = rotations
         self._check = check
         self._collective = collective
+        self._constants = constants or Constants()
+
+    @staticmethod
+    def obstacle(node: Node) -> str:
+        """Why a step with this node cannot be recorded; empty: it can."""
+        return "operations on torch tensors wait for their results"
 
     def embed(self, table: Matrix, tokens: Tensor) -> Tensor:
         return table.values(tokens)
@@ -224,7 +233,7 @@ class TorchOps:
         first: int,
     ) -> Tensor:
         """Experts in the order of their index, each for the tokens that chose it."""
-        chosen, factors = choose(logits, spec)
+        chosen, factors = choose(logits, spec, self._constants)
         chosen = chosen - first
         own = range(weights.up.count)
         y = torch.zeros_like(x)
@@ -279,7 +288,7 @@ class TorchOps:
         return self.pick_columns(joined, order) if order else joined
 
     def pick_columns(self, x: Tensor, columns: Sequence[int]) -> Tensor:
-        return x[:, torch.tensor(columns, device=x.device)]
+        return x[:, self._constants.indices(tuple(columns), x.device)]
 
     def _gathered(self, x: Tensor) -> list[Tensor]:
         assert self._collective is not None, "the graph of one rank has no collectives"

@@ -29,7 +29,7 @@ from heddle.executors.torch.collective import GroupCollective
 from heddle.executors.torch.device import set_threads, torch_device
 from heddle.executors.torch.device_sampling import sampling_bytes
 from heddle.executors.torch.executor import TorchExecutor, Uploaded
-from heddle.executors.torch.memory import attention_bytes, room_of
+from heddle.executors.torch.memory import attention_bytes, room_of, spare_bytes
 from heddle.executors.torch.program import Program
 from heddle.executors.torch.readout import logit_rows, rows_of, state_rows
 from heddle.executors.torch.tiles import TILE
@@ -149,6 +149,7 @@ class _Prepared:
         share(self.division, 0, counted)
         buffers = step_bytes(config, self.shape, TILE) + attention_bytes(config, self.kinds)
         buffers += extra_bytes(config, self.checkpoint.hyperparameters)
+        buffers += spare_bytes(config, self.kinds)
         if self.device.type == "cuda":
             buffers += sampling_bytes(most_rows(config.slots), self.shape.vocabulary)
         room = room_of(self.device, config)

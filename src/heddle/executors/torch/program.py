@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import zlib
 from typing import TYPE_CHECKING
 
 import torch
 
 from heddle.executors.graph.fusion import fused
-from heddle.executors.graph.recording import Attend, LatentAttend
+from heddle.executors.graph.recording import Attend, LatentAttend, Rope
 from heddle.executors.graph.stages import stages
 from heddle.executors.torch.cache import PagedMemory
-from heddle.executors.torch.layout import Layout
+from heddle.executors.torch.constants import Constants
+from heddle.executors.torch.graphs import Graphs, GraphStep, buckets
+from heddle.executors.torch.layout import SPLIT, Layout, Spare
 from heddle.executors.torch.operations import operations
 from heddle.executors.torch.ops import attention_shape, latent_shape
 from heddle.executors.torch.rotation import Rotations
@@ -26,13 +29,15 @@ if TYPE_CHECKING:
     from heddle.executors.graph.forward import Forward
     from heddle.executors.graph.recording import Node
     from heddle.executors.torch.collective import Collective
+    from heddle.executors.torch.graphs import Capture
     from heddle.executors.torch.ops import TorchOps
+    from heddle.executors.torch.tiles import RowsTile
     from heddle.state import StateMemory
     from heddle.step import StepPlan
 
     Values = dict[Node, torch.Tensor]
-    Tile = tuple[Sequence[int], torch.Tensor]
 
+_log = logging.getLogger(__name__)
 
 _COMPARED = 64
 """Columns of logits and states that the ranks compare."""
@@ -66,7 +71,9 @@ class Program:
         self._device = device
         self._groups = 1 + len(memory.windows)
         self._rotations = Rotations(device)
+        self._constants = Constants()
         self._staging = Staging(device)
+        self._graphs: Graphs | None = None
         self._operations = operations(device)
         self._computed = fused(forward) if self._operations.joins else forward
         self._stages = stages(self._computed)
@@ -74,32 +81,84 @@ class Program:
         self.pages = PagedMemory(kv_type, memory, device)
         self.states = FixedStates(memory, device)
 
+    def prepare(self, most_tokens: int, context: int, capture: Capture | None) -> None:
+        """Make ready to warm up. `capture` records the steps of at most `most_tokens` tokens.
+
+        A model whose steps cannot be recorded runs without graphs.
+        """
+        obstacle = self._obstacle()
+        if capture is not None and obstacle:
+            _log.warning("decode steps run without CUDA graphs: %s", obstacle)
+        for node in self.forward.nodes:
+            if isinstance(node, Rope):  # a table that grows later would be at another address
+                self._rotations.table(node.spec, -(-context // SPLIT) * SPLIT)
+        self._graphs = Graphs(
+            self._compute,
+            self.forward.logits.width,
+            Spare(self.pages.spare, self.states.spare),
+            self._staging,
+            self._device,
+            None if obstacle else capture,
+            buckets(most_tokens, context),
+        )
+
+    @property
+    def warm_ups(self) -> int:
+        """How many parts the warm-up has."""
+        return 0 if self._graphs is None else self._graphs.warm_ups
+
+    def warm_up(self, done: Callable[[int], None]) -> None:
+        """Compile kernels and record graphs; see `Graphs.warm_up`."""
+        if self._graphs is not None:
+            self._graphs.warm_up(done)
+
     def begin(
         self, plan: StepPlan, check: Callable[[], None], latest: torch.Tensor | None = None
-    ) -> Step:
+    ) -> Step | GraphStep:
         """Compute all tokens of a plan, and store their keys and values.
 
         `latest` has the token that each slot sampled last (slots,), for unknown tokens.
 
-        `check` is called before each matmul; an exception of it ends the step.
+        `check` is called before each matmul, or once before a graph; an exception of it ends the
+        step.
 
         Raises:
             ValueError: a chunk lacks hidden states that a prediction head reads.
         """
-        inputs = self.forward.inputs
         self._crc = 0
-        layout = Layout.of(
+        graph = None if self._graphs is None else self._graphs.of(plan)
+        layout = self._lay_out(plan) if graph is None else graph.lay_out(plan)
+        if latest is not None and any(chunk.tokens[0] == UNKNOWN for chunk in plan.chunks):
+            layout.fill_unknown(latest)
+        if graph is not None:
+            check()
+            return graph.replayed()
+        ops = self._ops(layout, check)
+        return Step(self, ops, self._of_tokens(ops, layout))
+
+    def _lay_out(self, plan: StepPlan) -> Layout:
+        return Layout.of(
             plan,
             self._groups,
             self._device,
-            has_states=inputs.states is not None,
+            has_states=self.forward.inputs.states is not None,
             send=self._staging.send,
         )
-        if latest is not None and any(chunk.tokens[0] == UNKNOWN for chunk in plan.chunks):
-            layout.fill_unknown(latest)
-        ops = self._operations(
-            layout, self.pages, self.states, self._rotations, check, self._collective
+
+    def _ops(self, layout: Layout, check: Callable[[], None]) -> TorchOps:
+        return self._operations(
+            layout,
+            self.pages,
+            self.states,
+            self._rotations,
+            check,
+            self._collective,
+            self._constants,
         )
+
+    def _of_tokens(self, ops: TorchOps, layout: Layout) -> Values:
+        """Run the stage of all tokens. Returns what the next stage reads."""
+        inputs = self.forward.inputs
         values: Values = {
             inputs.tokens: layout.tokens,
             inputs.positions: layout.positions,
@@ -108,7 +167,22 @@ class Program:
             assert layout.states is not None, "the layout has them"
             values[inputs.states] = layout.states
         self._stages.tokens.run(ops, values)
-        return Step(self, ops, {node: values[node] for node in self._stages.kept})
+        return {node: values[node] for node in self._stages.kept}
+
+    def _compute(self, layout: Layout, logits: torch.Tensor) -> None:
+        """Run all stages for all tokens of a layout. Waits for nothing, so it can be recorded."""
+        ops = self._ops(layout, lambda: None)
+        values = self._of_tokens(ops, layout)
+        values[self.forward.inputs.rows] = torch.arange(len(logits), device=self._device)
+        self._stages.states.run(ops, values)
+        self._stages.logits.run(ops, values)
+        logits.copy_(values[self._computed.logits])
+
+    def _obstacle(self) -> str:
+        """Why steps cannot be recorded; empty: they can."""
+        if self.forward.inputs.states is not None:
+            return "a prediction head reads hidden states"
+        return next(filter(None, map(self._operations.obstacle, self.forward.nodes)), "")
 
     def rows(
         self,
@@ -117,7 +191,7 @@ class Program:
         rows: Sequence[int],
         *,
         logits: bool,
-    ) -> Iterator[Tile]:
+    ) -> Iterator[RowsTile]:
         """Numbers of rows, and their logits (rows, vocabulary) or hidden states (rows, width)."""
         for begin in range(0, len(rows), TILE):
             some = rows[begin : begin + TILE]
@@ -156,10 +230,10 @@ class Step:
         self._ops = ops
         self._kept = kept
 
-    def logits(self, rows: Sequence[int]) -> Iterator[Tile]:
+    def logits(self, rows: Sequence[int]) -> Iterator[RowsTile]:
         """Numbers of rows, and their logits (rows, vocabulary) on the device."""
         return self._program.rows(self._ops, self._kept, rows, logits=True)
 
-    def states(self, rows: Sequence[int]) -> Iterator[Tile]:
+    def states(self, rows: Sequence[int]) -> Iterator[RowsTile]:
         """Numbers of rows, and their last hidden states (rows, width) on the device."""
         return self._program.rows(self._ops, self._kept, rows, logits=False)

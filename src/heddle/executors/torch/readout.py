@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from heddle.executors.cpu.batch import StateSum
-    from heddle.executors.torch.program import Step, Tile
+    from heddle.executors.torch.graphs import GraphStep
+    from heddle.executors.torch.program import Step
     from heddle.executors.torch.scoring import Score
+    from heddle.executors.torch.tiles import RowsTile
     from heddle.step import Chunk, Failed, Scored
 
     Float32 = NDArray[np.float32]
@@ -72,7 +74,7 @@ class SampledLogits:
         values: (rows, vocabulary) float32.
     """
 
-    def __init__(self, tiles: Iterable[Tile]) -> None:
+    def __init__(self, tiles: Iterable[RowsTile]) -> None:
         numbers: list[int] = []
         values = []
         for some, logits in tiles:
@@ -105,7 +107,10 @@ class Read:
 
 
 def read(
-    step: Step, chunks: Sequence[ChunkRows], sums: MutableMapping[int, StateSum], score: Score
+    step: Step | GraphStep,
+    chunks: Sequence[ChunkRows],
+    sums: MutableMapping[int, StateSum],
+    score: Score,
 ) -> Read:
     """Read the rows of a step. Adds hidden states to the sums of slots that pool.
 
@@ -129,8 +134,11 @@ def read(
 
 
 def _sampled(
-    step: Step, chunks: Sequence[ChunkRows], scorer_of: Mapping[int, Scorer], score: Score
-) -> Iterator[Tile]:
+    step: Step | GraphStep,
+    chunks: Sequence[ChunkRows],
+    scorer_of: Mapping[int, Scorer],
+    score: Score,
+) -> Iterator[RowsTile]:
     """The logits of the rows to sample from. Scores the other rows on the way."""
     sampled = {row for one in chunks for row in one.sampled}
     for rows, values in step.logits(logit_rows(chunks)):

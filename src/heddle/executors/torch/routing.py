@@ -9,17 +9,22 @@ import torch
 from heddle.executors.torch.functions import sigmoid, softmax, total
 
 if TYPE_CHECKING:
+    from heddle.executors.torch.constants import Constants
     from heddle.models.ops import ExpertSpec
 
 
-def choose(logits: torch.Tensor, spec: ExpertSpec) -> tuple[torch.Tensor, torch.Tensor]:
+def choose(
+    logits: torch.Tensor, spec: ExpertSpec, constants: Constants
+) -> tuple[torch.Tensor, torch.Tensor]:
     """The experts of each token in ascending order, and their weights: (T, used) each."""
     scores = logits
     if spec.scoring == "softmax":
         scores = softmax(logits)
     elif spec.scoring == "sigmoid":
         scores = sigmoid(logits)
-    values = scores + logits.new_tensor(spec.selection_bias) if spec.selection_bias else scores
+    values = scores
+    if spec.selection_bias:
+        values = scores + constants.floats(spec.selection_bias, logits.device)
     if spec.groups_used < spec.groups:
         values = _only_best_groups(values, spec)
     chosen = _best(values, spec.used).sort(-1).values
@@ -31,7 +36,8 @@ def choose(logits: torch.Tensor, spec: ExpertSpec) -> tuple[torch.Tensor, torch.
         weights = weights / (total(weights) + floor)
     weights = weights * spec.scale
     if spec.expert_scales:
-        weights = weights * logits.new_tensor(spec.expert_scales)[chosen]
+        scales = constants.floats(spec.expert_scales, logits.device)
+        weights = weights * scales[chosen]
     return chosen, weights
 
 

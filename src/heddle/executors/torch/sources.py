@@ -10,6 +10,7 @@ SOURCES = (
     "executors/torch/block_decoders.py",
     "executors/torch/blocks.py",
     "executors/torch/cache.py",
+    "executors/torch/constants.py",
     "executors/torch/functions.py",
     "executors/torch/grid_decoders.py",
     "executors/torch/kernels/*.py",

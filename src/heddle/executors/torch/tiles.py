@@ -15,7 +15,10 @@ import torch
 from heddle.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
+
+    RowsTile = tuple[Sequence[int], torch.Tensor]
+    """Numbers of rows of a step, and their logits or hidden states."""
 
 TILE = 16
 """Tokens, or queries, in one call."""

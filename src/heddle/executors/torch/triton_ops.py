@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from heddle.executors.graph.recording import GatherRanks, SumRanks
 from heddle.executors.torch.kernels.activations import activate, gated
 from heddle.executors.torch.kernels.attention import attend
 from heddle.executors.torch.kernels.experts import combine, sort_choices
@@ -29,6 +30,7 @@ from heddle.executors.torch.weights import Stack
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from heddle.executors.graph.recording import Node
     from heddle.executors.torch.attention import Shape
     from heddle.executors.torch.weights import Filters, Matrix
     from heddle.models.ops import (
@@ -48,6 +50,12 @@ class TritonOps(TorchOps):
     joins = True
 
     _taken: tuple[Tensor, dict[torch.dtype, Operand]] | None = None
+
+    @staticmethod
+    def obstacle(node: Node) -> str:
+        if isinstance(node, SumRanks | GatherRanks):
+            return "its ranks exchange values in each step"
+        return ""
 
     def linear(self, x: Tensor, w: Matrix) -> Tensor:
         self._check()
@@ -150,7 +158,7 @@ class TritonOps(TorchOps):
         first: int,
     ) -> Tensor:
         self._check()
-        chosen, factors = choose(logits, spec)
+        chosen, factors = choose(logits, spec, self._constants)
         choices = sort_choices(chosen - first, weights.up.count, self._layout.used)
 
         def product(x: Tensor, stack: Stack, tiles: Tiles) -> Tensor:

@@ -18,6 +18,7 @@ import torch
 import triton
 import triton.language as tl
 
+from heddle.executors.torch.attention import ATTENTION_SCRATCH
 from heddle.executors.torch.kernels.operands import Operand, halves
 from heddle.executors.torch.kernels.pages import fields, read
 from heddle.executors.torch.layout import SPLIT
@@ -35,8 +36,6 @@ _PIECE = 64
 """Elements of a key in one product."""
 _MOST_HEADS = 4
 _MOST_VALUES = 128
-_SCRATCH = 64 << 20
-"""Most bytes of results of splits. More tiles take several rounds."""
 
 
 @triton.jit
@@ -229,7 +228,7 @@ def attend(
     tables = layout.tables[group]
     places = layout.tile_rows, layout.queries, layout.ends
     rows = layout.splits * parts * heads * TILE
-    round_tiles = max(1, _SCRATCH // (4 * rows * part))
+    round_tiles = max(1, ATTENTION_SCRATCH // (4 * rows * part))
     rules = {"WINDOW": shape.window, "CAUSAL": shape.causal, "VALUES": part, "TOKENS": TILE}
     for first in range(0, len(layout.queries), round_tiles):
         tiles = min(round_tiles, len(layout.queries) - first)

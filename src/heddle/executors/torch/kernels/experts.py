@@ -49,7 +49,7 @@ def sort_choices(chosen: torch.Tensor, experts: int, tokens: torch.Tensor) -> Ch
     counts = torch.zeros(experts + 1, dtype=torch.int64, device=device)
     counts.scatter_add_(0, flat, torch.ones_like(flat))
     tiles = (counts + TILE - 1) // TILE
-    tiles[experts] = 0
+    tiles[experts:].zero_()
     last_tiles = tiles.cumsum(0)
     rank = torch.arange(len(flat), device=device) - (counts.cumsum(0) - counts)[of_expert]
     most = len(flat) // TILE + min(experts, len(flat))

@@ -1,0 +1,221 @@
+"""Steps of few tokens as recorded graphs: one copy and one launch in place of hundreds of launches.
+
+A graph always does the work of its bucket: so many tokens, so many splits of attention. A step
+takes the smallest bucket that holds it. What a step does not need is padding, which changes nothing
+and writes to memory that no sequence owns. The bits are those of the same step without a graph.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import torch
+
+from heddle.executors.torch.layout import SPLIT, Layout, PlanIntegers, Sizes, Spare
+from heddle.executors.torch.tiles import TILE, padded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from heddle.executors.torch.staging import Staging
+    from heddle.executors.torch.tiles import RowsTile
+    from heddle.step import StepPlan
+
+_log = logging.getLogger(__name__)
+
+_FIRST_SPLITS, _GROWTH = 4, 4
+
+
+class Bucket(NamedTuple):
+    """What a graph computes at most: tokens, each in a tile of its own, and splits of attention."""
+
+    tokens: int
+    splits: int
+
+
+def buckets(most_tokens: int, context: int) -> list[Bucket]:
+    """All buckets, the largest first, so that the others fit into its memory.
+
+    Rows are cheap beside the weights, which a step reads in any case, so larger sizes are further
+    apart. Programs of attention without work end at once.
+    """
+    tokens, size = [], TILE
+    while size < most_tokens:
+        tokens.append(size)
+        size += max(TILE, 1 << size.bit_length() - 2)
+    tokens.append(padded(most_tokens))
+    most = -(-context // SPLIT)
+    splits, count = [], _FIRST_SPLITS
+    while count < most:
+        splits.append(count)
+        count *= _GROWTH
+    splits.append(most)
+    return [Bucket(size, count) for count in reversed(splits) for size in reversed(tokens)]
+
+
+class Capture(Protocol):
+    """Records work on a device."""
+
+    def record(self, region: Callable[[], None]) -> Callable[[], None]:
+        """Run `region` once, then record what it does. The result repeats that work.
+
+        What the region allocates is the recording's own. It reads and writes all other tensors
+        where they were, so they must stay.
+        """
+        ...
+
+
+class CudaCapture:
+    """CUDA graphs. All recordings share one pool of memory, because one runs at a time."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._pool = torch.cuda.graph_pool_handle()
+        self._stream = torch.cuda.Stream(device)
+
+    def record(self, region: Callable[[], None]) -> Callable[[], None]:
+        with torch.cuda.device(self._device):
+            current = torch.cuda.current_stream()
+            self._stream.wait_stream(current)
+            with torch.cuda.stream(self._stream):
+                region()  # compiles kernels and makes the workspaces of libraries
+            current.wait_stream(self._stream)
+            graph = torch.cuda.CUDAGraph()
+            # Other models of this process may allocate meanwhile, in their own threads.
+            with torch.cuda.graph(
+                graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
+            ):
+                region()
+        replay: Callable[[], None] = graph.replay
+        return replay
+
+
+class Graph:
+    """The recorded step of a bucket, and the tensors that it reads and writes."""
+
+    def __init__(
+        self, bucket: Bucket, spare: Spare, staging: Staging, logits: torch.Tensor
+    ) -> None:
+        """`logits` (tokens, vocabulary) gets those of all tokens."""
+        tokens, splits = bucket
+        self._sizes = Sizes(tokens, tokens, tokens, tokens, splits, len(spare.places))
+        self._spare = spare
+        self._staging = staging
+        self._integers = torch.empty(self._sizes.length, dtype=torch.int64, device=logits.device)
+        self.layout = Layout.over(self._integers, self._sizes)
+        self.logits = logits
+        self._repeat: Callable[[], None] | None = None
+        self._fill(PlanIntegers((), len(spare.places)))
+
+    def record(self, capture: Capture, compute: Callable[[Layout, torch.Tensor], None]) -> None:
+        """Record the computation of the layout, which is empty."""
+        self._repeat = capture.record(lambda: compute(self.layout, self.logits))
+
+    def lay_out(self, plan: StepPlan) -> Layout:
+        """Bring a plan's integers to the graph's own tensors."""
+        self._fill(PlanIntegers(plan.chunks, len(self._spare.places)))
+        return self.layout
+
+    def replayed(self) -> GraphStep:
+        """Compute the layout."""
+        assert self._repeat is not None, "it is recorded when it is made"
+        self._repeat()
+        return GraphStep(self.logits)
+
+    def _fill(self, integers: PlanIntegers) -> None:
+        self._staging.send(integers.packed(self._sizes, self._spare), self._integers)
+
+
+class GraphStep:
+    """A step that a graph computed; see `heddle.executors.torch.program.Step`.
+
+    The next step overwrites its logits, on the same stream.
+    """
+
+    def __init__(self, logits: torch.Tensor) -> None:
+        self._logits = logits
+
+    def logits(self, rows: Sequence[int]) -> Iterator[RowsTile]:
+        if [*rows] == [*range(len(rows))]:
+            yield rows, self._logits[: len(rows)]
+        else:
+            yield rows, self._logits[torch.tensor(rows).to(self._logits.device)]
+
+    def states(self, rows: Sequence[int]) -> Iterator[RowsTile]:
+        assert not rows, "steps whose hidden states are read have no graph"
+        yield from ()
+
+
+class Graphs:
+    """The graphs of a program."""
+
+    def __init__(
+        self,
+        compute: Callable[[Layout, torch.Tensor], None],
+        vocabulary: int,
+        spare: Spare,
+        staging: Staging,
+        device: torch.device,
+        capture: Capture | None,
+        all_buckets: Sequence[Bucket],
+    ) -> None:
+        """`compute` writes the logits of a layout's tokens to a tensor (tokens, vocabulary).
+
+        Without `capture`, the warm-up only compiles kernels.
+        """
+        self._compute = compute
+        self._spare = spare
+        self._staging = staging
+        self._capture = capture
+        self._buckets = all_buckets
+        self._most = max(bucket.tokens for bucket in all_buckets)
+        self._shape = self._most, vocabulary
+        self._device = device
+        self._graphs: dict[Bucket, Graph] = {}
+
+    @property
+    def warm_ups(self) -> int:
+        """How many parts the warm-up has."""
+        return len(self._buckets) if self._capture else 1
+
+    def warm_up(self, done: Callable[[int], None]) -> None:
+        """Compile kernels and record all graphs. `done` gets the number of parts so far.
+
+        Without the memory for graphs, or where the device refuses to record, there are none.
+        """
+        logits = torch.empty(self._shape, device=self._device)
+        try:
+            for count, bucket in enumerate(self._buckets if self._capture else (), 1):
+                self._graphs[bucket] = self._recorded(bucket, logits)
+                done(count)
+        except RuntimeError as error:
+            self._graphs.clear()
+            _log.warning("decode steps run without CUDA graphs: recording failed: %s", error)
+        if not self._graphs:  # a recording compiles kernels, too
+            smallest = Graph(min(self._buckets), self._spare, self._staging, logits[:TILE])
+            self._compute(smallest.layout, smallest.logits)
+            done(1)
+
+    def of(self, plan: StepPlan) -> Graph | None:
+        """The graph that computes a plan, if there is one."""
+        tokens, end = 0, 0
+        for chunk in plan.chunks:
+            if chunk.score is not None or chunk.pool is not None or chunk.keep_states:
+                return None
+            tokens += len(chunk.tokens)
+            end = max(end, chunk.start + len(chunk.tokens))
+        if not self._graphs or not 0 < tokens <= self._most:
+            return None
+        holding = [
+            bucket
+            for bucket in self._graphs
+            if bucket.tokens >= tokens and bucket.splits * SPLIT >= end
+        ]
+        return self._graphs[min(holding)]
+
+    def _recorded(self, bucket: Bucket, logits: torch.Tensor) -> Graph:
+        assert self._capture is not None, "it makes the recordings"
+        graph = Graph(bucket, self._spare, self._staging, logits[: bucket.tokens])
+        graph.record(self._capture, self._compute)
+        return graph
