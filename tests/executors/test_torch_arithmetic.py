@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from heddle.errors import ConfigError
-from heddle.models.ops import ExpertSpec, LinearAttentionSpec
+from heddle.models.ops import ExpertSpec
 from heddle.testing.reference_ops import ReferenceOps, route
 from heddle.weights.tensor_types import TensorType, dequantize
 from tensor_blocks import random_matrix
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 torch = pytest.importorskip("torch")
-from heddle.executors.torch import functions, recurrence  # noqa: E402
+from heddle.executors.torch import functions  # noqa: E402
 from heddle.executors.torch.blocks import BLOCKS, FLOATS, decode, fields_of  # noqa: E402
 from heddle.executors.torch.constants import Constants  # noqa: E402
 from heddle.executors.torch.routing import choose  # noqa: E402
@@ -159,34 +159,3 @@ def test_tokens_choose_the_experts_of_the_reference(spec: ExpertSpec) -> None:
     expected, factors = route(logits, spec)
     np.testing.assert_array_equal(chosen, expected)
     np.testing.assert_allclose(weights, factors, rtol=1e-5)
-
-
-@pytest.mark.parametrize("states", [1, 3, 100])
-@pytest.mark.parametrize("corrects", [True, False])
-def test_a_recurrence_is_the_same_in_any_pieces(
-    states: int, corrects: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whole and token by token, and so is the state before the uncertain tokens."""
-    spec = LinearAttentionSpec(4, 2, 6, 5, corrects=corrects)
-    monkeypatch.setattr(recurrence, "_STATES", states * 4 * 6 * 5)
-    generator = torch.Generator().manual_seed(6)
-    tokens, certain = 10, 8
-    q, k = (torch.randn(tokens, 2 * 6, generator=generator) for _ in range(2))
-    v = torch.randn(tokens, 4 * 5, generator=generator)
-    decay, strength = (torch.rand(tokens, 4, generator=generator) for _ in range(2))
-    state = torch.randn(4 * 6 * 5, generator=generator)
-
-    def attend(rows: slice, state: Any, certain: int) -> tuple[Any, Any, Any]:
-        return recurrence.linear_attend(
-            q[rows], k[rows], v[rows], decay[rows], strength[rows], state, spec, certain
-        )
-
-    whole, kept, last = attend(slice(0, tokens), state.clone(), certain)
-    own = state.clone()
-    for token in range(tokens):
-        y, _, own = attend(slice(token, token + 1), own, 1)
-        assert torch.equal(y[0], whole[token])
-        if token + 1 == certain:
-            assert torch.equal(own, kept)
-    assert torch.equal(own, last)
-    assert torch.equal(attend(slice(0, tokens), state, 0)[1], state)

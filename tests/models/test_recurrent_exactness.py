@@ -162,6 +162,18 @@ def test_guesses(checkpoint: GGUFCheckpoint, params: SamplingParams, slots: int)
 
 
 @pytest.mark.parametrize("device", [name for name in HERE if name != "cpu"])
+def test_other_devices(checkpoint: GGUFCheckpoint, device: str) -> None:
+    """Chunks, company, snapshots inside blocks of positions, and sequences that start again."""
+    prompts, params = [TEXT[:70], TEXT[:75], TEXT[:33], TEXT[9:31]], replace(GREEDY, max_tokens=4)
+    alone = Rig(checkpoint, slots=1, batch_tokens=99, prefix_cache=False, device=device)
+    expected = alone.one_by_one(prompts, params)
+    rig = Rig(checkpoint, slots=3, batch_tokens=21, state_every=32, device=device)
+    for _ in range(2):
+        assert rig.run(prompts, params) == expected
+    assert any(found % 32 for found in rig.found), "the state at the end of a prompt"
+
+
+@pytest.mark.parametrize("device", [name for name in HERE if name != "cpu"])
 def test_guesses_on_other_devices(checkpoint: GGUFCheckpoint, device: str) -> None:
     settings = {"slots": 2, "device": device}
     prompts, params = [TEXT[:9], TEXT[5:11]], replace(GREEDY, max_tokens=9)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,13 +11,14 @@ from heddle.models.ops import LinearAttentionSpec, StatePlace
 from heddle.step import Chunk, StepPlan
 
 from heddle.executors.torch.layout import Layout  # isort: skip
+from heddle.executors.torch.open_blocks import BLOCK, state_count  # isort: skip
 from heddle.executors.torch.ops import TorchOps  # isort: skip
 from heddle.executors.torch.triton_ops import TritonOps  # isort: skip
 from heddle.executors.torch.weights import Filters  # isort: skip
 
 
 SLOTS, BEFORE = 3, 16  # elements of the state that belong to something else
-TOKENS = 11
+TOKENS, SOME = 2 * BLOCK + 1, BLOCK + 3
 
 
 class States:
@@ -42,7 +42,7 @@ class States:
 def run(kind: type[TorchOps], compute: Any, states: States, *chunks: tuple[int, int, int, int]):
     """Results of chunks (slot, first token, tokens, uncertain ones), one after the other."""
     plan = [
-        Chunk(slot, first, [1] * count, [0], False, uncertain=uncertain)
+        Chunk(slot, first, [1] * count, [0, 0], False, uncertain=uncertain)
         for slot, first, count, uncertain in chunks
     ]
     layout = Layout.of(StepPlan((), tuple(plan)), 1, DEVICE, has_states=False)
@@ -78,15 +78,15 @@ def attention(spec: LinearAttentionSpec, by_row: bool = False, skip: bool = Fals
             q[rows], k[rows], v[rows], decay[rows], strength[rows], place, spec, own
         )
 
-    return compute, place.count
+    return compute, state_count(spec, decay.shape[1])
 
 
-DELTA = LinearAttentionSpec(4, 2, 12, 35, corrects=True)
+DELTA = LinearAttentionSpec(2, 1, 12, 35, corrects=True)
 RECURRENCES = {
     "convolution": convolution(True),
     "bare convolution": convolution(False),
     "delta rule": attention(DELTA),
-    "tiled heads": attention(replace(DELTA, tiled=True)),
+    "tiled heads": attention(LinearAttentionSpec(4, 2, 8, 8, corrects=True, tiled=True)),
     "decay of rows": attention(DELTA, by_row=True),
     "skip": attention(LinearAttentionSpec(2, 1, 8, 16, corrects=False), skip=True),
 }
@@ -97,10 +97,15 @@ of_each = pytest.mark.parametrize("name", RECURRENCES)
 def test_a_recurrence_is_the_one_on_tensors(name: str) -> None:
     compute, count = RECURRENCES[name]
     found, expected = States(count), States(count)
-    chunks = (2, 0, 6, 0), (0, 0, 5, 2)
-    for more in ((), ((2, 6, 5, 5), (0, 5, 2, 0))):
-        rows = run(TritonOps, compute, found, *(more or chunks))
-        torch.testing.assert_close(rows, run(TorchOps, compute, expected, *(more or chunks)))
+    steps = (
+        ((2, 0, 6, 0), (0, 0, 5, 2)),
+        ((2, 6, 10, 10), (0, 5, 2, 0)),
+        ((0, 7, 12, 4), (2, 16, 1, 1)),
+        ((0, 19, 14, 9), (2, 17, 16, 0)),
+    )
+    for chunks in steps:
+        rows = run(TritonOps, compute, found, *chunks)
+        torch.testing.assert_close(rows, run(TorchOps, compute, expected, *chunks))
         torch.testing.assert_close(found.table, expected.table)
 
 
@@ -109,15 +114,34 @@ def test_a_recurrence_is_exact_in_any_chunks_and_company(name: str) -> None:
     """Results, the state, and the one before uncertain tokens."""
     compute, count = RECURRENCES[name]
     whole = States(count)
-    rows = run(TritonOps, compute, whole, (0, 0, TOKENS, 2))
+    rows = run(TritonOps, compute, whole, (0, 0, SOME, 2))
     cut = States(count)
     parts = [
         run(TritonOps, compute, cut, (0, 0, 1, 0)),
         run(TritonOps, compute, cut, (1, 0, 4, 0), (0, 1, 2, 0))[4:],
-        run(TritonOps, compute, cut, (0, 3, TOKENS - 5, 0), (2, 1, 3, 1))[: TOKENS - 5],
-        run(TritonOps, compute, cut, (0, TOKENS - 2, 2, 2)),
+        run(TritonOps, compute, cut, (0, 3, SOME - 5, 0), (2, 1, 3, 1))[: SOME - 5],
+        run(TritonOps, compute, cut, (0, SOME - 2, 2, 2)),
     ]
     assert torch.equal(torch.cat(parts), rows)
     for row in (0, SLOTS):
         assert torch.equal(cut.table[row], whole.table[row])
     assert not torch.equal(whole.table[0], whole.table[SLOTS])
+
+
+@pytest.mark.parametrize("name", ["delta rule", "decay of rows", "skip"])
+def test_token_by_token_over_the_end_of_a_block(name: str) -> None:
+    """Results, states, and the states that are kept before uncertain tokens."""
+    compute, count = RECURRENCES[name]
+    alone, last = States(count), BLOCK + 1
+    run(TritonOps, compute, alone, (0, 0, BLOCK - 3, 0))
+    for end in range(BLOCK - 2, last + 1):
+        row = run(TritonOps, compute, alone, (0, end - 1, 1, 0))
+        again = States(count)
+        rows = run(TritonOps, compute, again, (1, 0, end, 2), (2, 0, last, last - end))
+        assert torch.equal(rows[end - 1], row[0])
+        assert torch.equal(again.table[1], alone.table[0])
+        if end < last:
+            assert torch.equal(again.table[2 + SLOTS], alone.table[0])
+        again.table[1] = again.table[1 + SLOTS]
+        run(TritonOps, compute, again, (1, end - 2, 2, 0))
+        assert torch.equal(again.table[1], alone.table[0])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from heddle.executors.graph.claims import Claims
 from heddle.executors.graph.forward import record
@@ -33,6 +33,7 @@ from heddle.executors.torch.memory import (
     room_of,
     spare_bytes,
 )
+from heddle.executors.torch.open_blocks import kinds_with_rows
 from heddle.executors.torch.parallel import load_parallel, load_rank
 from heddle.executors.torch.program import Program
 from heddle.executors.torch.tiles import TILE
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     import torch
 
     from heddle.config import EngineConfig
+    from heddle.executors.graph.forward import Forward
     from heddle.executors.ranks.executor import RankedExecutor
     from heddle.executors.torch.graphs import Capture
     from heddle.models.decoder import Decoder, PredictionHead
@@ -91,9 +93,11 @@ def load(
     config = served_config(config, shape)
     kinds = kept_kinds(model, config)
     head = served_head(model, kinds, config)
+    mix = Mix.named(config.quantize)
+    recorded = _Recorded.of(checkpoint, config, model, device, progress)
+    kinds = kinds_with_rows(recorded.forward, kinds)
     if head is not None:
         kinds.append(head.state(0))
-    mix = Mix.named(config.quantize)
     tensors = loaded_tensors(checkpoint, model, head)
     weight_bytes = sum(stored_bytes(tensor.shape, mix.type_of(tensor)) for tensor in tensors)
     buffers = step_bytes(config, shape, TILE) + attention_bytes(config, kinds)
@@ -111,9 +115,7 @@ def load(
     ahead = device.type != "cpu" if runs_ahead is None else runs_ahead
     make = partial(TorchExecutor, samples_on_device=on_device, runs_ahead=ahead and on_device)
     try:
-        executor, program = _loaded(
-            checkpoint, config, model, head, shape, memory, device, progress, make
-        )
+        executor, program = _loaded(recorded, config, head, shape, memory, device, make)
         if shape.causal and (device.type == "cuda" or capture is not None):
             program.prepare(most_rows(config.slots), shape.context, capture)
         return executor
@@ -125,26 +127,45 @@ def load(
         raise
 
 
+class _Recorded(NamedTuple):
+    """A model whose forward pass is recorded with claims, and the loader of its weights."""
+
+    checkpoint: Checkpoint
+    loader: TorchLoader
+    claims: Claims
+    weights: Any
+    forward: Forward
+
+    @classmethod
+    def of(
+        cls,
+        checkpoint: Checkpoint,
+        config: EngineConfig,
+        model: Decoder,
+        device: torch.device,
+        progress: Callable[[int], None],
+    ) -> _Recorded:
+        loader = TorchLoader.of(checkpoint, device, config, progress)
+        claims = Claims(checkpoint, Mix.named(config.quantize), loader.constants)
+        weights = model.load(claims)
+        return cls(checkpoint, loader, claims, weights, record(model, weights))
+
+
 def _loaded(
-    checkpoint: Checkpoint,
+    recorded: _Recorded,
     config: EngineConfig,
-    model: Decoder,
     head: PredictionHead | None,
     shape: ModelShape,
     memory: StateMemory,
     device: torch.device,
-    progress: Callable[[int], None],
     make: Callable[..., TorchExecutor],
 ) -> tuple[TorchExecutor, Program]:
-    mix = Mix.named(config.quantize)
-    loader = TorchLoader.of(checkpoint, device, config, progress)
-    claims = Claims(checkpoint, mix, loader.constants)
-    weights = model.load(claims)
-    forward = whole(record(model, weights), loader)
+    loader = recorded.loader
+    forward = whole(recorded.forward, loader)
     matmul_bytes, guesser = loader.matmul_bytes, None
     if head is not None:
         memory, of_head = without_last_layer(memory, partial(bytes_of_page, config.kv_type))
-        own = whole(record(head, head.load_beside(claims, weights)), loader)
+        own = whole(record(head, head.load_beside(recorded.claims, recorded.weights)), loader)
         guesser = make(
             Program(own, of_head, config.kv_type, device),
             replace(shape, layers=1),
@@ -153,7 +174,7 @@ def _loaded(
             Uploaded(loader.matmul_bytes - matmul_bytes, 0),
             of_head,
         )
-    checkpoint.check_unchanged()
+    recorded.checkpoint.check_unchanged()
     uploaded = Uploaded(matmul_bytes, loader.bytes)
     program = Program(forward, memory, config.kv_type, device)
     return make(program, shape, device, config, uploaded, memory, guesser), program

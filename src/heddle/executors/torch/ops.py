@@ -14,7 +14,9 @@ import torch
 from heddle.executors.torch import functions
 from heddle.executors.torch.attention import Shape, attend
 from heddle.executors.torch.constants import Constants
-from heddle.executors.torch.recurrence import convolve, linear_attend
+from heddle.executors.torch.linear_blocks import Inputs, State, attend_run
+from heddle.executors.torch.open_blocks import BLOCK, with_rows
+from heddle.executors.torch.recurrence import convolve
 from heddle.executors.torch.routing import choose
 from heddle.executors.torch.tiles import multiply, padded
 
@@ -204,14 +206,21 @@ class TorchOps:
         skip: Tensor | None = None,
     ) -> Tensor:
         self._check()
-        y = torch.zeros_like(v)
+        y, inputs, factors = torch.zeros_like(v), Inputs(q, k, v, decay, strength), decay.shape[1]
+        own = with_rows(place, spec, factors)
         for rows, chunk in self._layout.runs:
-            certain = len(chunk.tokens) - chunk.uncertain
-            state = self._states.part(chunk, place)
-            y[rows], kept, last = linear_attend(
-                q[rows], k[rows], v[rows], decay[rows], strength[rows], state, spec, certain
+            state, kept = (
+                State.within(self._states.part(chunk, own, certain=certain), spec, factors)
+                for certain in (False, True)
             )
-            self._remember(chunk, place, kept, last)
+            y[rows] = attend_run(
+                inputs.part(rows),
+                state,
+                kept if chunk.uncertain else None,
+                chunk.start % BLOCK,
+                len(chunk.tokens) - chunk.uncertain,
+                spec,
+            )
         if skip is None:
             return y
         by_head = y.reshape(len(v), spec.heads, -1) + skip[:, None] * v.reshape(

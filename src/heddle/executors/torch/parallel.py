@@ -30,6 +30,7 @@ from heddle.executors.torch.device import set_threads, torch_device
 from heddle.executors.torch.device_sampling import sampling_bytes
 from heddle.executors.torch.executor import TorchExecutor, Uploaded
 from heddle.executors.torch.memory import attention_bytes, room_of, spare_bytes
+from heddle.executors.torch.open_blocks import kinds_with_rows
 from heddle.executors.torch.program import Program
 from heddle.executors.torch.readout import logit_rows, rows_of, state_rows
 from heddle.executors.torch.tiles import TILE
@@ -140,6 +141,7 @@ class _Prepared:
         forward = record(model, model.load(Claims(checkpoint, mix, loader.constants)))
         division = Division(forward, config.tensor_parallel)
         kinds = share_kinds(division, kept_kinds(model, config))
+        kinds = kinds_with_rows(forward, kinds, division)
         return cls(checkpoint, config, shape, device, kinds, division, loader)
 
     def kv_bytes(self) -> int:

@@ -16,6 +16,8 @@ SOURCES = (
     "executors/torch/kernels/*.py",
     "executors/torch/kv_formats.py",
     "executors/torch/layout.py",
+    "executors/torch/linear_blocks.py",
+    "executors/torch/open_blocks.py",
     "executors/torch/operations.py",
     "executors/torch/ops.py",
     "executors/torch/recurrence.py",

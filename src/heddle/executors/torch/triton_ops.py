@@ -15,11 +15,12 @@ from heddle.executors.graph.recording import GatherRanks, SumRanks
 from heddle.executors.torch.kernels.activations import activate, gated
 from heddle.executors.torch.kernels.attention import attend
 from heddle.executors.torch.kernels.experts import combine, sort_choices
+from heddle.executors.torch.kernels.linear_blocks import linear_attend
 from heddle.executors.torch.kernels.matmul import Tiles, multiply
 from heddle.executors.torch.kernels.norms import add_norm, norm
 from heddle.executors.torch.kernels.operands import Operand, operand, operand_type
 from heddle.executors.torch.kernels.pages import store
-from heddle.executors.torch.kernels.recurrence import Runs, convolve, linear_attend, runs_of
+from heddle.executors.torch.kernels.recurrence import Runs, convolve, runs_of
 from heddle.executors.torch.kernels.rope import rotate, rotate_and_store
 from heddle.executors.torch.layout import SPLIT
 from heddle.executors.torch.ops import TorchOps, attention_shape
