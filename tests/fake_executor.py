@@ -289,6 +289,9 @@ class FakeExecutor:
         assert not self.submitted, "a snapshot is written while a step computes"
         self.kept_states[snapshot] = int.from_bytes(content, "little")
 
+    def watch(self, failed: Callable[[str], None]) -> None:
+        self.fail = failed
+
     def logits_summary(self) -> LogitsSummary | None:
         return self.summarize()
 

@@ -611,6 +611,13 @@ class Executor(PageMemory, Protocol):
         """
         ...
 
+    def watch(self, failed: Callable[[str], None]) -> None:
+        """Call `failed` with the reason, once, if the device fails, also while no step runs.
+
+        Any thread may make that call, also this one.
+        """
+        ...
+
     def logits_summary(self) -> LogitsSummary | None:
         """Figures of the logits that were computed last; None if there are none.
 

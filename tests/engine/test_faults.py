@@ -42,6 +42,20 @@ def failing_on(*steps: int):
     return before_step
 
 
+def test_a_device_that_fails_between_steps_poisons_the_model(
+    engine: Engine, executor: FakeExecutor
+) -> None:
+    driven = engine.create_sequence(params())
+    driven.decode_prompt([8, 5])  # it holds a slot
+    executor.fail("it burns")
+    engine._thread._thread.join(60)
+    assert engine.health.state is HealthState.POISONED
+    with pytest.raises(EngineFailedError, match="the device failed: it burns"):
+        driven.sample_next()
+    with pytest.raises(ModelPoisonedError, match="the device failed: it burns"):
+        engine.complete("hello", params(max_tokens=1))
+
+
 def test_a_forked_process_is_told_that_it_has_no_engine(engine: Engine, monkeypatch) -> None:
     parent = os.getpid()
     driven = engine.create_sequence(params())

@@ -108,12 +108,14 @@ class EngineLoop:
         self._last_driven: list[Sequence] = []  # driven sequences that got a token last step
         self._step_number = 0  # of the next step, or of the step in flight
         self._ahead: StepPlan | None = None  # submitted before the tokens of the step before
+        self._device_problem: str | None = None  # another thread may set it
         self.heartbeat = Heartbeat()
         self.activity = Activity(config.slots)
         self.slowness = Slowness(model.info.id)
         # Safe without the lock:
         self.cancels = Cancels(self.wakeup)
         self.delivery = Delivery(self.cancels, self._leave_scheduler, self.admission.end)
+        model.executor.watch(self._note_device_problem)
 
     def run(self, ending: Callable[[], None]) -> None:
         """Run steps until the engine is closed or fails; then end all requests and free the model.
@@ -128,13 +130,16 @@ class EngineLoop:
             error = poisoned
         except BaseException as cause:
             _log.exception("the engine thread ends")
-            running = [one for one in self.scheduler.slots if one is not None and not one.ended]
-            error = self._fail(running, Poison(f"the engine failed: {cause}"))
+            error = self._fail(self._running, Poison(f"the engine failed: {cause}"))
         finally:
             self._give_turn()
             ending()
             self._end_all(error)
             self._close(keep=isinstance(error, EngineClosedError))
+
+    @property
+    def _running(self) -> list[Sequence]:
+        return [one for one in self.scheduler.slots if one is not None and not one.ended]
 
     def _close(self, *, keep: bool) -> None:
         """Release all slots and pages, and close cache and model.
@@ -157,7 +162,13 @@ class EngineLoop:
             self.scheduler.cancel_all()
 
     def step(self) -> bool:
-        """Wait for work, run a step, deliver the step before. Returns False if the engine ends."""
+        """Wait for work, run a step, deliver the step before. Returns False if the engine ends.
+
+        Raises:
+            ModelPoisonedError: the device has failed.
+        """
+        if self._device_problem is not None and self._ahead is None:
+            raise self._fail(self._running, Poison(f"the device failed: {self._device_problem}"))
         if self._draft is not None and any(self.scheduler.slots):
             self._advance(self._draft)
         self._enter(Phase.PLANNING)
@@ -175,7 +186,8 @@ class EngineLoop:
                 # disk that does not answer: the next `schedule` stops waiting for it.
                 self.activity.end(time.perf_counter())
                 self._give_turn()
-                self._wait(Phase.WAITING, PATIENCE)
+                if self._device_problem is None:
+                    self._wait(Phase.WAITING, PATIENCE)
             else:
                 accepted, self.accepted = self.accepted, 0
         if stuck:
@@ -198,6 +210,8 @@ class EngineLoop:
         Returns False if the engine ends.
         """
         while not (self.scheduler.busy or self.delivery.pending or self.gate.closed):
+            if self._device_problem is not None:
+                return True  # nothing is planned, and the next step says so
             self._wait(Phase.IDLE)
             self._take_cancels()
         self._wait_for_callers()
@@ -342,6 +356,11 @@ class EngineLoop:
         if plan is not None:
             self.model.executor.submit(plan)
             self._ahead = plan
+
+    def _note_device_problem(self, problem: str) -> None:
+        """Note that the device has failed, perhaps while no step ran. Any thread may call this."""
+        self._device_problem = problem
+        self.wakeup.notify()
 
     def _look_for_slowness(self, *, computing: bool) -> None:
         """Warn of requests that wait and of steps that last. No step may wait for this."""

@@ -174,6 +174,9 @@ class ReferenceExecutor:
         finally:
             self.compute_seconds += time.perf_counter() - began
 
+    def watch(self, failed: Callable[[str], None]) -> None:
+        """Nothing: it fails in steps only."""
+
     def logits_summary(self) -> LogitsSummary | None:
         return None if self._logits is None else summarize(self._logits)
 

@@ -189,14 +189,15 @@ def test_a_killed_process_poisons_the_model_and_a_new_load_serves_again(load, pr
         assert again.complete([1, 2, 3], SHORT).tokens == expected
 
 
-def test_a_process_that_dies_while_idle_is_logged_at_once(load, processes, caplog) -> None:
+def test_a_process_that_dies_while_idle_poisons_the_model_at_once(load, processes, caplog) -> None:
     engine = load()
     with caplog.at_level(logging.ERROR):
         os.kill(processes[0].pid, signal.SIGSEGV)
-        until(lambda: "was killed by signal 11 (SIGSEGV)" in caplog.text)
-    with pytest.raises(EngineFailedError, match="was killed by signal 11"):
+        until(lambda: engine.health.poison is not None)
+    assert "was killed by signal 11 (SIGSEGV)" in caplog.text
+    assert "was killed by signal 11 (SIGSEGV)" in engine.health.poison.reason
+    with pytest.raises(ModelPoisonedError, match="was killed by signal 11"):
         engine.complete([1, 2, 3], SHORT)
-    assert engine.health.poison is not None
     engine.close()
 
 

@@ -13,13 +13,19 @@ import pytest
 
 from heddle.config import EngineConfig
 from heddle.engine.engine import Engine
-from heddle.errors import ConfigError, EngineClosedError, EngineFailedError
+from heddle.errors import (
+    ConfigError,
+    EngineClosedError,
+    EngineFailedError,
+    ModelPoisonedError,
+)
 from heddle.executors.children import process as children
 from heddle.executors.registry import loader
 from heddle.sampling_params import SamplingParams
 from heddle.step import Binding, Chunk, StepPlan
 from models.rig import Rig
 from models.tiny import llama, qwen3, qwen3_5, qwen3_moe
+from patience import PATIENCE
 from steps import execute
 
 if TYPE_CHECKING:
@@ -186,8 +192,9 @@ def test_a_model_is_unloaded_while_its_ranks_compute(tmp_path):
 def test_a_killed_rank_poisons_the_model_and_a_new_load_serves_again(tmp_path, processes):
     path = llama.PLAIN.write_folder(tmp_path / "tiny")
     engine = Engine.load(path, CONFIG)
-    processes[0].kill()
-    with pytest.raises(EngineFailedError, match="was killed by signal 9"):
+    processes[0].kill()  # no request runs
+    engine._thread._thread.join(PATIENCE)
+    with pytest.raises(ModelPoisonedError, match="was killed by signal 9"):
         list(engine.stream([1, 2, 3], SHORT))
     assert engine.health.poison is not None
     assert "rank 1" in engine.health.poison.reason

@@ -50,7 +50,7 @@ class ChildProcess:
         module: str,
         seconds: float,
         hear: Callable[[int, bytes], None],
-        failed: Callable[[str], None],
+        failed: Callable[[str], None] = lambda _: None,
     ) -> None:
         """Start `python -m module DESCRIPTOR`.
 
@@ -126,6 +126,13 @@ class ChildProcess:
             answers.put(None)  # for the next call
             raise self.error()
         return found
+
+    def watch(self, failed: Callable[[str], None]) -> None:
+        """Let `failed` take the reason from now on, at once if the child has failed already."""
+        with self._lock:
+            self._report, problem = failed, self._problem
+        if problem is not None:
+            failed(problem)
 
     def fail(self, problem: str) -> EngineFailedError:
         """Note the first problem, and kill the child."""

@@ -324,6 +324,9 @@ class CpuExecutor:
         self._program.begin(*layout.arrays(), []).finish()
         return self._program.copy(self._logits, len(layout.rows))
 
+    def watch(self, failed: Callable[[str], None]) -> None:
+        """Nothing: it fails in steps only."""
+
     def logits_summary(self) -> LogitsSummary | None:
         rows = min(self._logit_rows, self._max_rows)
         return summarize(self._program.copy(self._logits, rows)) if rows else None

@@ -80,6 +80,7 @@ class _Server:
 
     def run(self) -> None:
         """Serve until the engine's process asks for the end."""
+        self._executors[0].watch(self._report)
         threading.Thread(target=self._receive, name="heddle-messages", daemon=True).start()
         while True:
             kind, content = self._messages.get()
@@ -113,6 +114,11 @@ class _Server:
             _log.exception("messages cannot be received")
         finally:
             os._exit(1)
+
+    def _report(self, problem: str) -> None:
+        """Tell the engine's process that the executor has failed. It ends this process."""
+        with contextlib.suppress(ChannelClosedError):
+            self._channel.send(Life.FAILED, problem.encode())
 
     def _submit(self, content: bytes) -> None:
         """Begin a step. An executor that does not run ahead computes it now."""

@@ -45,9 +45,7 @@ class DeviceProcess:
         self._steps = 0
         self._lock = threading.Lock()
         name = f"the process of device {device}"
-        self._process = ChildProcess(
-            name, "heddle.executors.process.child", seconds, self._hear, lambda _: None
-        )
+        self._process = ChildProcess(name, "heddle.executors.process.child", seconds, self._hear)
         self._answers = self._process.queue()
         self._results = [self._process.queue(), self._process.queue()]
         self.rules = RulesWriter()
@@ -129,6 +127,10 @@ class DeviceProcess:
     def kill(self) -> None:
         """End the process at once, and do not wait for it."""
         self._process.kill()
+
+    def watch(self, failed: Callable[[str], None]) -> None:
+        """See `Executor.watch`."""
+        self._process.watch(failed)
 
     def close(self) -> None:
         """End the process and wait for it. Idempotent."""
@@ -216,6 +218,9 @@ class ProcessExecutor:
         result = read_result(written, self._masks.late)
         self._masks.observe(result)
         return result
+
+    def watch(self, failed: Callable[[str], None]) -> None:
+        self._process.watch(failed)
 
     def logits_summary(self) -> LogitsSummary | None:
         try:

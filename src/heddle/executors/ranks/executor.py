@@ -10,7 +10,7 @@ from heddle.executors.ranks.messages import Kind
 from heddle.step import Executor
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from heddle.executors.cpu.grammar_masks import MaskSource
     from heddle.executors.ranks.group import RankGroup
@@ -110,6 +110,9 @@ class RankedExecutor:
         self._rewound = self._leader.rewound
         self._group.note(self._leader.digest)
         return result
+
+    def watch(self, failed: Callable[[str], None]) -> None:
+        self._group.watch(failed)
 
     def logits_summary(self) -> LogitsSummary | None:
         return self._leader.logits_summary()

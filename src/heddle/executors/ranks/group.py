@@ -60,6 +60,7 @@ class RankGroup:
         self._seconds = seconds
         self._ranks: list[_Rank] = []
         self._lock = threading.Lock()
+        self._report: Callable[[str], None] = lambda _: None
         self._problem: str | None = None
         self._failed = threading.Event()
 
@@ -158,11 +159,21 @@ class RankGroup:
     def note_problem(self, problem: str) -> None:
         """Note the first problem, and end all ranks. Any thread may call this."""
         with self._lock:
-            if self._problem is None:
+            is_first = self._problem is None
+            if is_first:
                 self._problem = problem
                 _log.error("all ranks end: %s", problem)
         self._failed.set()
         self.kill()
+        if is_first:
+            self._report(problem)
+
+    def watch(self, failed: Callable[[str], None]) -> None:
+        """See `Executor.watch`."""
+        with self._lock:
+            self._report, problem = failed, self._problem
+        if problem is not None:
+            failed(problem)
 
     def _send(self, rank: _Rank, kind: Kind, content: bytes = b"") -> None:
         self._check()

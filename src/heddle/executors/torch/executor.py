@@ -202,6 +202,9 @@ class TorchExecutor:
         """See `Program.digest`."""
         return self._program.digest
 
+    def watch(self, failed: Callable[[str], None]) -> None:
+        """Nothing: it fails in steps only."""
+
     def logits_summary(self) -> LogitsSummary | None:
         try:
             return None if self._logits is None else summarize(self._logits.cpu().numpy())
