@@ -80,7 +80,7 @@ class _Server:
 
     def run(self) -> None:
         """Serve until the engine's process asks for the end."""
-        self._executors[0].watch(self._report)
+        self._executors[0].watch(self._give_up)
         threading.Thread(target=self._receive, name="heddle-messages", daemon=True).start()
         while True:
             kind, content = self._messages.get()
@@ -115,7 +115,7 @@ class _Server:
         finally:
             os._exit(1)
 
-    def _report(self, problem: str) -> None:
+    def _give_up(self, problem: str) -> None:
         """Tell the engine's process that the executor has failed. It ends this process."""
         with contextlib.suppress(ChannelClosedError):
             self._channel.send(Life.FAILED, problem.encode())

@@ -45,10 +45,15 @@ def torch_device(name: str) -> torch.device:
     return device
 
 
-def set_threads(config: EngineConfig) -> None:
-    """Apply the setting `threads`. It holds for the process: torch has one pool of threads."""
+def set_up(config: EngineConfig, device: torch.device) -> None:
+    """Set what holds for the process, its number of threads, and for this thread, its GPU.
+
+    Triton launches kernels on the GPU of the thread. The thread that loads a model computes it.
+    """
     if config.threads:
         torch.set_num_threads(config.threads)
+    if device.index is not None:
+        torch.cuda.set_device(device)
 
 
 def device_name(device: torch.device) -> str:

@@ -20,7 +20,7 @@ from heddle.executors.serving import (
 )
 from heddle.executors.torch.blocks import stored_bytes
 from heddle.executors.torch.cache import bytes_of_page
-from heddle.executors.torch.device import set_threads, torch_device
+from heddle.executors.torch.device import set_up, torch_device
 from heddle.executors.torch.device_sampling import sampling_bytes
 from heddle.executors.torch.executor import TorchExecutor, Uploaded
 from heddle.executors.torch.graphs import CudaCapture
@@ -111,7 +111,7 @@ def load(
         buffers += sampling_bytes(most_rows(config.slots), shape.vocabulary)
     room, of_page = room_of(device, config), partial(bytes_of_page, config.kv_type)
     memory = plan_memory(config, shape, kinds, weight_bytes + buffers, of_page, room)
-    set_threads(config)
+    set_up(config, device)
     ahead = device.type != "cpu" if runs_ahead is None else runs_ahead
     make = partial(TorchExecutor, samples_on_device=on_device, runs_ahead=ahead and on_device)
     try:

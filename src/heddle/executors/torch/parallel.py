@@ -26,7 +26,7 @@ from heddle.executors.ranks.setup import Setup
 from heddle.executors.serving import kept_kinds, load_of, served_config, served_shape
 from heddle.executors.torch.cache import bytes_of_page
 from heddle.executors.torch.collective import GroupCollective
-from heddle.executors.torch.device import set_threads, torch_device
+from heddle.executors.torch.device import set_up, torch_device
 from heddle.executors.torch.device_sampling import sampling_bytes
 from heddle.executors.torch.executor import TorchExecutor, Uploaded
 from heddle.executors.torch.memory import attention_bytes, room_of, spare_bytes
@@ -176,7 +176,7 @@ class _Rank:
 
     def __init__(self, prepared: _Prepared, rank: int, budget: int, folder: Path) -> None:
         config = prepared.config
-        set_threads(config)
+        set_up(config, prepared.device)
         self._prepared = prepared
         self._collective = GroupCollective(
             folder, rank, prepared.division.ranks, prepared.device, config.rank_timeout
