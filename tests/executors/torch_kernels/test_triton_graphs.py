@@ -16,6 +16,7 @@ from heddle.config import EngineConfig
 from heddle.sampling_params import SamplingParams
 from heddle.state import pages_for
 from heddle.step import UNKNOWN, Binding, Chunk, Scoring, StepPlan, WindowPages
+from models import rig
 from models.tiny import deepseek_v2, gemma2, gemma3, gpt_oss, llama, qwen3_5, qwen3_moe
 from steps import execute
 
@@ -241,3 +242,36 @@ def test_without_memory_for_graphs_steps_run_without_them(
     pair = Pair.of(llama.MODELS[0], tmp_path, Full())
     pair.check(pair.chunk(0, 3, 4))
     assert "without CUDA graphs: recording failed: CUDA out of memory" in caplog.text
+
+
+def test_requests_have_the_same_bits_with_graphs_and_steps_ahead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With prefixes from the cache, and a cache so small that a request is preempted."""
+    checkpoint = replace(llama.PLAIN, context=rig.CONTEXT).checkpoint(tmp_path)
+    prompts = [rig.TEXT[:30], rig.TEXT[:20], rig.TEXT[9:37]]
+    params = replace(rig.GREEDY, temperature=1.0, top_k=20, max_tokens=8)
+    found = []
+    for captures in (False, True):
+
+        def load_on(
+            device: str, checkpoint: Any, config: EngineConfig, captures: bool = captures
+        ) -> TorchExecutor:
+            executor: Any = load.load(
+                checkpoint,
+                replace(config, device=device),
+                samples_on_device=True,
+                runs_ahead=captures,
+                capture=new_capture() if captures else None,
+            )
+            executor.warm_up(lambda done: None)
+            return executor
+
+        monkeypatch.setattr(rig, "load_on", load_on)
+        settings = {"slots": 3, "threads": 1, "batch_tokens": 64, "device": CONFIG.device}
+        one = rig.Rig(checkpoint, kv_cache=24 << 10 if captures else 1 << 20, **settings)
+        found.append([*one.run(prompts, params), *one.run(prompts[:1], params)])
+        if captures:
+            assert one.steps_ahead > 5
+            assert one.scheduler.preemptions
+    assert found[0] == found[1]

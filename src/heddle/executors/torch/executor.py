@@ -60,10 +60,12 @@ class _Started:
     """A step whose forward pass the device has been asked for.
 
     Attributes:
+        began: when it was started, in seconds of `time.perf_counter`.
         wait_for_masks: waits until threads have made the masks of grammars; None without grammars.
         picks: what the device was asked to sample; None before the masks are made.
     """
 
+    began: float
     plan: StepPlan
     sampling: list[ChunkRows]
     found: Read
@@ -111,6 +113,7 @@ class TorchExecutor:
         self.held_bytes: int = uploaded.bytes + memory.bytes + of_head
         self._weight_bytes = uploaded.bytes
         self.compute_seconds = 0.0
+        self._ended = 0.0  # when the last step ended
         self._samplers = Samplers(
             shape.vocabulary, device, config.slots if samples_on_device else 0
         )
@@ -183,8 +186,7 @@ class TorchExecutor:
 
     @contextmanager
     def _computing(self) -> Iterator[None]:
-        """Count the time, and translate errors of the device. They end all steps in flight."""
-        began = time.perf_counter()
+        """Translate errors of the device. They end all steps in flight."""
         try:
             with torch.inference_mode():
                 yield
@@ -194,8 +196,6 @@ class TorchExecutor:
                 release(self._device)
                 raise out_of_memory_in_step(self._device) from error
             raise EngineFailedError(f"the device failed: {error}") from error
-        finally:
-            self.compute_seconds += time.perf_counter() - began
 
     @property
     def digest(self) -> bytes:
@@ -237,6 +237,7 @@ class TorchExecutor:
 
     def _start(self, plan: StepPlan) -> _Started:
         """Ask the device for the step. Nothing here waits for results that the host reads later."""
+        began = time.perf_counter()
         self._bind(plan)
         for copy in plan.copies:
             self._program.pages.copy(copy)
@@ -254,7 +255,7 @@ class TorchExecutor:
         if sampling:
             self._logits = found.logits.values
         self._program.states.keep(plan)
-        started = _Started(plan, sampling, found, wait_for_masks)
+        started = _Started(began, plan, sampling, found, wait_for_masks)
         if wait_for_masks is None:
             started.picks = self._samplers.start(sampling, found.logits)
         return started
@@ -267,6 +268,9 @@ class TorchExecutor:
         if step.picks is None:
             step.picks = self._samplers.start(step.sampling, step.found.logits)
         outcomes = self._samplers.finish(step.picks)
+        now = time.perf_counter()
+        self.compute_seconds += now - max(step.began, self._ended)
+        self._ended = now
         self.rewound = tuple(
             one.chunk.slot
             for one, own in zip(step.sampling, outcomes, strict=True)
