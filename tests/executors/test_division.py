@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 torch = pytest.importorskip("torch")
 from heddle.executors.torch.cache import bytes_of_page  # noqa: E402
+from heddle.executors.torch.open_blocks import kinds_with_rows  # noqa: E402
 from heddle.executors.torch.program import Program  # noqa: E402
 from heddle.executors.torch.weights import TorchLoader  # noqa: E402
 
@@ -80,10 +81,11 @@ class Ranks:
         forward = record(decoder, decoder.load(claims))
         kinds = kept_kinds(decoder, CONFIG)
         if ranks == 1:
+            kinds = kinds_with_rows(forward, kinds)
             graphs = [whole(forward, loaders[0])]
         else:
             division = Division(forward, ranks)
-            kinds = share_kinds(division, kinds)
+            kinds = kinds_with_rows(forward, share_kinds(division, kinds), division)
             graphs = [share(division, rank, loader) for rank, loader in enumerate(loaders)]
         load = load_of(replace(CONFIG, context=decoder.shape.context), decoder.shape)
         self.memory = divide(kinds, load, 4 << 20, partial(bytes_of_page, "f16"))

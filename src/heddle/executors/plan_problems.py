@@ -23,12 +23,12 @@ def plan_problems(
     most_tokens: int,
     *,
     reads_states: bool,
-    runs_ahead: bool = False,
+    follows_step: bool = False,
 ) -> Iterator[str]:
     """Everything in a plan that is out of range, except fixed-size states.
 
     `most_tokens` is the most tokens of a step. `reads_states` says whether the model reads hidden
-    states beside tokens, `runs_ahead` whether tokens may be `UNKNOWN`.
+    states beside tokens, `follows_step` whether a step is in flight: its tokens are `UNKNOWN`.
     """
     known = range(shape.vocabulary)
     if not 1 <= sum(len(chunk.tokens) for chunk in plan.chunks) <= most_tokens:
@@ -43,7 +43,7 @@ def plan_problems(
             yield f"bad copy of page {copy.source} to page {copy.target}"
     for chunk in plan.chunks:
         targets = () if chunk.score is None else chunk.score.targets
-        unknown = runs_ahead and (*chunk.tokens,) == (UNKNOWN,)
+        unknown = follows_step and (*chunk.tokens,) == (UNKNOWN,)
         if not all(token in known for token in (*(() if unknown else chunk.tokens), *targets)):
             yield "bad token"
         if chunk.start < 0 or not chunk.tokens or (chunk.start and not shape.causal):

@@ -231,7 +231,7 @@ class TorchExecutor:
             self.memory,
             self._most_tokens,
             reads_states=reads_states,
-            runs_ahead=self.runs_ahead,
+            follows_step=len(self._started) > 0,
         )
         yield from self._program.states.problems(plan)
 
