@@ -10,15 +10,16 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+import numpy as np
 import torch
 
 from heddle.executors.torch.layout import SPLIT, Layout, PlanIntegers, Sizes, Spare
+from heddle.executors.torch.staging import send, sent
 from heddle.executors.torch.tiles import TILE, padded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from heddle.executors.torch.staging import Staging
     from heddle.executors.torch.tiles import RowsTile
     from heddle.step import StepPlan
 
@@ -94,14 +95,11 @@ class CudaCapture:
 class Graph:
     """The recorded step of a bucket, and the tensors that it reads and writes."""
 
-    def __init__(
-        self, bucket: Bucket, spare: Spare, staging: Staging, logits: torch.Tensor
-    ) -> None:
+    def __init__(self, bucket: Bucket, spare: Spare, logits: torch.Tensor) -> None:
         """`logits` (tokens, vocabulary) gets those of all tokens."""
         tokens, splits = bucket
         self._sizes = Sizes(tokens, tokens, tokens, tokens, splits, len(spare.places))
         self._spare = spare
-        self._staging = staging
         self._integers = torch.empty(self._sizes.length, dtype=torch.int64, device=logits.device)
         self.layout = Layout.over(self._integers, self._sizes)
         self.logits = logits
@@ -124,7 +122,7 @@ class Graph:
         return GraphStep(self.logits)
 
     def _fill(self, integers: PlanIntegers) -> None:
-        self._staging.send(integers.packed(self._sizes, self._spare), self._integers)
+        send(integers.packed(self._sizes, self._spare), self._integers)
 
 
 class GraphStep:
@@ -140,7 +138,7 @@ class GraphStep:
         if [*rows] == [*range(len(rows))]:
             yield rows, self._logits[: len(rows)]
         else:
-            yield rows, self._logits[torch.tensor(rows).to(self._logits.device)]
+            yield rows, self._logits[sent(np.array(rows), self._logits.device)]
 
     def states(self, rows: Sequence[int]) -> Iterator[RowsTile]:
         assert not rows, "steps whose hidden states are read have no graph"
@@ -155,7 +153,6 @@ class Graphs:
         compute: Callable[[Layout, torch.Tensor], None],
         vocabulary: int,
         spare: Spare,
-        staging: Staging,
         device: torch.device,
         capture: Capture | None,
         all_buckets: Sequence[Bucket],
@@ -166,7 +163,6 @@ class Graphs:
         """
         self._compute = compute
         self._spare = spare
-        self._staging = staging
         self._capture = capture
         self._buckets = all_buckets
         self._most = max(bucket.tokens for bucket in all_buckets)
@@ -193,7 +189,7 @@ class Graphs:
             self._graphs.clear()
             _log.warning("decode steps run without CUDA graphs: recording failed: %s", error)
         if not self._graphs:  # a recording compiles kernels, too
-            smallest = Graph(min(self._buckets), self._spare, self._staging, logits[:TILE])
+            smallest = Graph(min(self._buckets), self._spare, logits[:TILE])
             self._compute(smallest.layout, smallest.logits)
             done(1)
 
@@ -216,6 +212,6 @@ class Graphs:
 
     def _recorded(self, bucket: Bucket, logits: torch.Tensor) -> Graph:
         assert self._capture is not None, "it makes the recordings"
-        graph = Graph(bucket, self._spare, self._staging, logits[: bucket.tokens])
+        graph = Graph(bucket, self._spare, logits[: bucket.tokens])
         graph.record(self._capture, self._compute)
         return graph

@@ -11,12 +11,13 @@ import torch
 
 from heddle.executors.given_states import given_states
 from heddle.executors.serving import page_tables
+from heddle.executors.torch.staging import sent
 from heddle.executors.torch.tiles import TILE, padded
 from heddle.state import PAGE_TOKENS
 from heddle.step import UNKNOWN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
@@ -168,21 +169,20 @@ class Layout:
         device: torch.device,
         *,
         has_states: bool,
-        send: Callable[[NDArray[np.int64]], torch.Tensor] = torch.from_numpy,
     ) -> Layout:
-        """Lay out a plan for a memory of `groups` groups. `send` copies integers to the device.
+        """Lay out a plan for a memory of `groups` groups.
 
         Raises:
             ValueError: a chunk lacks hidden states that a prediction head reads.
         """
         made = PlanIntegers(plan.chunks, groups)
-        layout = cls.over(send(made.packed(made.sizes, None)).to(device), made.sizes)
+        layout = cls.over(sent(made.packed(made.sizes, None), device), made.sizes)
         layout.runs = made.runs
         if has_states:
             given = given_states(plan)
             filled = np.zeros((made.sizes.tokens, given.shape[1]), np.float32)
             filled[: made.sizes.stored] = given
-            layout.states = torch.from_numpy(filled).to(device)
+            layout.states = sent(filled, device)
         return layout
 
     @classmethod

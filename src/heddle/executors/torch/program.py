@@ -6,6 +6,7 @@ import logging
 import zlib
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from heddle.executors.graph.fusion import fused
@@ -18,7 +19,7 @@ from heddle.executors.torch.layout import SPLIT, Layout, Spare
 from heddle.executors.torch.operations import operations
 from heddle.executors.torch.ops import attention_shape, latent_shape
 from heddle.executors.torch.rotation import Rotations
-from heddle.executors.torch.staging import Staging
+from heddle.executors.torch.staging import sent
 from heddle.executors.torch.states import FixedStates
 from heddle.executors.torch.tiles import TILE, padded
 from heddle.step import UNKNOWN
@@ -72,7 +73,6 @@ class Program:
         self._groups = 1 + len(memory.windows)
         self._rotations = Rotations(device)
         self._constants = Constants()
-        self._staging = Staging(device)
         self._graphs: Graphs | None = None
         self._operations = operations(device)
         self._computed = fused(forward) if self._operations.joins else forward
@@ -96,7 +96,6 @@ class Program:
             self._compute,
             self.forward.logits.width,
             Spare(self.pages.spare, self.states.spare),
-            self._staging,
             self._device,
             None if obstacle else capture,
             buckets(most_tokens, context),
@@ -142,7 +141,6 @@ class Program:
             self._groups,
             self._device,
             has_states=self.forward.inputs.states is not None,
-            send=self._staging.send,
         )
 
     def _ops(self, layout: Layout, check: Callable[[], None]) -> TorchOps:
@@ -195,8 +193,9 @@ class Program:
         """Numbers of rows, and their logits (rows, vocabulary) or hidden states (rows, width)."""
         for begin in range(0, len(rows), TILE):
             some = rows[begin : begin + TILE]
-            indices = torch.tensor([*some, *[0] * (padded(len(some)) - len(some))])
-            values = {**kept, self.forward.inputs.rows: indices.to(self._device)}
+            indices = np.zeros(padded(len(some)), np.int64)
+            indices[: len(some)] = some
+            values = {**kept, self.forward.inputs.rows: sent(indices, self._device)}
             self._stages.states.run(ops, values)
             if logits:
                 self._stages.logits.run(ops, values)
