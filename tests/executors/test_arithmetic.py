@@ -24,6 +24,7 @@ NO_ARITHMETIC = {
     "executors/arithmetic.py",  # digests
     "executors/failures.py",  # errors
     "executors/plan_problems.py",  # refusals
+    "executors/torch/staging.py",  # copies
     "testing/reference_sampler.py",  # the choice of tokens
 }
 SOURCES = {"cpu": cpu.SOURCES, "reference": reference.SOURCES, "torch": torch.SOURCES}
