@@ -515,8 +515,9 @@ class Executor(PageMemory, Protocol):
 
     Between the two calls the device computes, and the caller does other work. An executor holds at
     most one submitted step, and one more if it `runs_ahead`: after each `submit` that returns, the
-    caller calls `collect`, and reads or writes no page in between. Results come in the order of the
-    steps. One thread calls all methods, unless they say otherwise.
+    caller calls `collect`, and reads or writes no page in between. If only a step that ran ahead is
+    in flight, the caller may read pages that it does not write to, and waits for it. Results come
+    in the order of the steps. One thread calls all methods, unless they say otherwise.
 
     The engine, the benchmarks and the server use only what this protocol declares.
     """
