@@ -114,8 +114,6 @@ class Caller:
 
 
 class EngineMachine(RuleBasedStateMachine):
-    runs_ahead = False
-
     @initialize(
         slots=st.integers(1, 4),
         batch_tokens=st.integers(1, 100),
@@ -143,9 +141,7 @@ class EngineMachine(RuleBasedStateMachine):
             if binding.params.seed == BROKEN_SAMPLER:
                 raise ValueError("no such stage")
 
-        self.executor = FakeExecutor(
-            self.pages, before_bind=before_bind, runs_ahead=self.runs_ahead
-        )
+        self.executor = FakeExecutor(self.pages, before_bind=before_bind)
         self.executor.poisonous = self.is_not_finite
         with mock.patch.object(threading, "Thread", SteppedThread):
             self.engine = Engine(fake_model(self.executor), self.config)
@@ -341,14 +337,5 @@ class EngineMachine(RuleBasedStateMachine):
         self.engine.close()
 
 
-class AheadMachine(EngineMachine):
-    """Steps are submitted before the tokens of the step before are known."""
-
-    runs_ahead = True
-
-
 TestEngine = EngineMachine.TestCase
-TestEngineAhead = AheadMachine.TestCase
-TestEngine.settings = TestEngineAhead.settings = settings(
-    max_examples=20, stateful_step_count=30, deadline=None
-)
+TestEngine.settings = settings(max_examples=20, stateful_step_count=30, deadline=None)
