@@ -125,9 +125,9 @@ def test_a_lower_number_runs_first(serve: Callable[..., Running]) -> None:
         ended.append(priority)
 
     with ThreadPoolExecutor(3) as pool:
-        first = pool.submit(ask, 2, 100)
+        first = pool.submit(ask, 2, 300)
         assert running.executor.entered.wait(60)
-        others = [pool.submit(ask, 1, 50), pool.submit(ask, 0, 3)]
+        others = [pool.submit(ask, 1, 300), pool.submit(ask, 0, 3)]
         running.until(lambda: running.engine.snapshot().queue_depth == 2)
         running.executor.gate.set()
         for other in (first, *others):
