@@ -11,8 +11,13 @@ from tiny_files import SMALL, one_token_plan, tiny_file
 from heddle.config import EngineConfig
 from heddle.errors import ConfigError, OutOfMemoryError
 from heddle.executors import memory
+from heddle.executors.graph.claims import Claims
+from heddle.executors.graph.forward import record
 from heddle.executors.registry import loader
+from heddle.models.registry import build
+from heddle.weights.mix import Mix
 from models.rig import CONTEXT, GREEDY, TEXT, Rig
+from models.tiny import qwen3_5
 from models.tiny.llama import PLAIN
 from models.tiny.qwen3_5 import TinyQwen35
 from steps import execute
@@ -169,3 +174,15 @@ def test_a_step_that_finds_no_memory_is_computed_in_parts(model, tmp_path, monke
     assert rig.run(prompts, params) == expected
     assert fails[0] >= 2
     assert rig.scheduler.preemptions >= 2
+
+
+def test_the_comparisons_of_linear_attention_are_counted(tmp_path):
+    """Six heads with keys of 12: a decay, a key, and two rows of 16 for each token."""
+    config = EngineConfig(batch_tokens=64, slots=3)
+    for model, of_token in ((qwen3_5.MODELS[1], 6 * (1 + 12 + 32)), (PLAIN, 0)):
+        checkpoint = model.checkpoint(tmp_path)
+        decoder = build(checkpoint)
+        claims = Claims(checkpoint, Mix(), lambda name, width: (1.0,) * width)
+        forward = record(decoder, decoder.load(claims))
+        expected = 4 * (64 + 3 * 32) * of_token
+        assert torch_memory.recurrence_bytes(config, forward) == expected

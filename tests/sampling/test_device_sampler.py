@@ -204,6 +204,7 @@ def entries(biases):
     return {int(token): float(value) for token, value in zip(*biases, strict=True)}
 
 
+@pytest.mark.torch_slow
 @settings(deadline=None, max_examples=200)
 @given(
     tokens=st.lists(st.integers(0, 4), min_size=1, max_size=40),
@@ -224,6 +225,21 @@ def test_repetitions_are_those_of_the_definition(tokens, appended, breakers, win
     assert entries(found.penalties()) == {
         token: 2.0 ** (length - shortest) for token, length in expected.items()
     }
+
+
+@pytest.mark.parametrize("base", [1.1, 1.75])
+def test_penalties_of_repetitions_have_the_bits_of_the_native_sampler(base):
+    """A logit that is as high as its penalty becomes 0, and ties with another: the lower token is
+    picked."""
+    params = SamplingParams(temperature=0, seed=0, dry_multiplier=0.8, dry_base=base)
+    for count in range(4, 70):
+        past = Past([5] * count)
+        ((token, penalty),) = entries(Repetitions(params, None, past.prompt).penalties()).items()
+        assert token == 5
+        for other in (4, 6):
+            logits = np.full(8, -1.0, np.float32)
+            logits[[5, other]] = penalty, 0.0
+            assert native(params, past).pick("auto", logits)[0] == min(5, other)
 
 
 @pytest.mark.parametrize("window", [-1, 0, 3])

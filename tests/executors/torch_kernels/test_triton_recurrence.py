@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -102,6 +106,7 @@ def test_a_recurrence_is_the_one_on_tensors(name: str) -> None:
         ((2, 6, 10, 10), (0, 5, 2, 0)),
         ((0, 7, 12, 4), (2, 16, 1, 1)),
         ((0, 19, 14, 9), (2, 17, 16, 0)),
+        ((1, 0, TOKENS, 1),),  # the state to keep follows two full blocks
     )
     for chunks in steps:
         rows = run(TritonOps, compute, found, *chunks)
@@ -145,3 +150,14 @@ def test_token_by_token_over_the_end_of_a_block(name: str) -> None:
         again.table[1] = again.table[1 + SLOTS]
         run(TritonOps, compute, again, (1, end - 2, 2, 0))
         assert torch.equal(again.table[1], alone.table[0])
+
+
+def test_the_kernels_compile_for_a_gpu(tmp_path: Path) -> None:
+    """In a process without the interpreter. It needs no GPU."""
+    found = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    environment = found | {"TRITON_CACHE_DIR": str(tmp_path)}
+    program = Path(__file__).parent / "compile_recurrences.py"
+    done = subprocess.run(
+        [sys.executable, program], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr

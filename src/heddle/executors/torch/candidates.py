@@ -97,7 +97,11 @@ class Candidates:
         return Candidates(*_sorted(self.logits, columns), self.factor)
 
     def listed(self, is_enough: Callable[[Candidates], torch.Tensor]) -> Candidates:
-        """A list of the best candidates, long enough for all rows (rows, 1)."""
+        """A list of the best candidates, long enough for all rows.
+
+        `is_enough` returns for each row (rows, 1) whether a list is long enough. This waits for the
+        device, unless the candidates are a list already.
+        """
         found = self.best_first(BLOCK)
         while (columns := found.logits.shape[-1]) < self.logits.shape[-1]:
             if bool((is_enough(found) | found.has_end()).all()):

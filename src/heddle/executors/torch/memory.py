@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 import torch
 
 from heddle.errors import OutOfMemoryError, StepMemoryError
+from heddle.executors.graph.recording import LinearAttend
 from heddle.executors.memory import Room, extra_bytes, host_room, step_bytes
 from heddle.executors.torch.attention import ATTENTION_SCRATCH
 from heddle.executors.torch.cache import bytes_of_page
 from heddle.executors.torch.graphs import buckets
 from heddle.executors.torch.layout import SPLIT
+from heddle.executors.torch.open_blocks import BLOCK
 from heddle.executors.torch.tiles import TILE, padded
 from heddle.sizes import gigabytes
 from heddle.state import Fixed, Pages, Window
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from heddle.config import EngineConfig
+    from heddle.executors.graph.forward import Forward
     from heddle.state import StateKind
     from heddle.step import ModelShape
     from heddle.weights.checkpoint import Hyperparameters
@@ -55,6 +58,19 @@ def release(device: torch.device) -> None:
         torch.cuda.empty_cache()
 
 
+def buffer_bytes(
+    config: EngineConfig,
+    shape: ModelShape,
+    kinds: Sequence[Sequence[StateKind]],
+    forward: Forward,
+    hyperparameters: Hyperparameters,
+) -> int:
+    """Approximate bytes of what a step takes beside weights, states and recorded steps."""
+    step = step_bytes(config, shape, TILE) + extra_bytes(config, hyperparameters)
+    step += attention_bytes(config, kinds) + recurrence_bytes(config, forward)
+    return step + spare_bytes(config, kinds)
+
+
 def attention_bytes(config: EngineConfig, kinds: Sequence[Sequence[StateKind]]) -> int:
     """Approximate bytes that attention takes in a step: keys and values of a split in float32.
 
@@ -66,6 +82,21 @@ def attention_bytes(config: EngineConfig, kinds: Sequence[Sequence[StateKind]]) 
     ]
     tiles = padded(config.batch_tokens) // TILE + config.slots
     return 4 * 6 * tiles * SPLIT * max(widths, default=0)
+
+
+def recurrence_bytes(config: EngineConfig, forward: Forward) -> int:
+    """Approximate bytes that linear attention takes in a step to compare the tokens of blocks.
+
+    Each token and head has a decay (or one for each element of a key), a key, and two rows with a
+    number for each token of the block. A chunk may begin and end within a block.
+    """
+    of_token = 0
+    for node in forward.nodes:
+        if isinstance(node, LinearAttend):
+            decays = node.inputs[3].width
+            keys = node.spec.heads * (node.spec.key_dim + 2 * BLOCK)
+            of_token = max(of_token, decays + keys)
+    return 4 * (config.batch_tokens + 2 * BLOCK * config.slots) * of_token
 
 
 def spare_bytes(config: EngineConfig, kinds: Sequence[Sequence[StateKind]]) -> int:

@@ -149,5 +149,8 @@ def _sampled(
             for scorer, one in zip(scorers, scores, strict=True):
                 scorer.add(one)
         kept = [place for place, row in enumerate(rows) if row in sampled]
-        if kept:
-            yield [rows[place] for place in kept], values[kept]
+        if len(kept) == len(rows):
+            yield rows, values
+        elif kept:  # a list of numbers as an index would be a copy that waits for the device
+            at = sent(np.array(kept, np.int64), values.device)
+            yield [rows[place] for place in kept], values[at]

@@ -81,11 +81,10 @@ class Repetitions:
             zip(tokens[begin + 1 + places].tolist(), found[places].tolist(), strict=True)
         )
         kept = [token for token in longest if token not in self._breakers.alone]
-        excess = np.array([longest[token] - params.dry_allowed_length for token in kept])
-        base = np.float32(rounded(params, "dry_base"))
+        excess = [longest[token] - params.dry_allowed_length for token in kept]
         with np.errstate(over="ignore"):
-            power = np.power(base, excess.astype(np.float32))
-            penalty = np.float32(rounded(params, "dry_multiplier")) * power
+            powers = _powers(np.float32(rounded(params, "dry_base")), excess)
+            penalty = np.float32(rounded(params, "dry_multiplier")) * powers
         return np.array(kept, np.int64), np.minimum(penalty, np.float32(_MOST_DRY))
 
 
@@ -124,6 +123,15 @@ class _Breakers:
 def _of(breakers: TokenSequences) -> _Breakers:
     """Made once for all requests with the same breakers (perhaps thousands)."""
     return _Breakers(breakers.sequences)
+
+
+def _powers(base: np.float32, exponents: Sequence[int]) -> NDArray[np.float32]:
+    """Powers as the native sampler computes them, with the C library's function for one number.
+
+    NumPy's power of an array has vector code on some processors, which rounds otherwise.
+    """
+    found = {exponent: base ** np.float32(exponent) for exponent in set(exponents)}
+    return np.array([found[exponent] for exponent in exponents], np.float32)
 
 
 def _suffix_lengths(tokens: Sequence[int]) -> Lengths:

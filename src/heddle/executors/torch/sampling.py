@@ -107,14 +107,14 @@ class StartedPicks(NamedTuple):
         chunks: the chunks that sample.
         problems: why slots cannot sample.
         on_device: what the device was asked for; None if it samples nothing.
-        ends: for each slot that the device samples for, the range of its picks.
+        ranges: for each slot that the device samples for, the begin and the end of its picks.
         logits: of the rows to sample from.
     """
 
     chunks: Sequence[ChunkRows]
     problems: dict[int, Deferred | Failed]
     on_device: DevicePicks | None
-    ends: dict[int, tuple[int, int]]
+    ranges: dict[int, tuple[int, int]]
     logits: SampledLogits
 
 
@@ -162,21 +162,21 @@ class Samplers:
         problems = {slot: problem for slot, problem in found.items() if problem is not None}
         rows: list[SampledRow] = []
         numbers: list[int] = []
-        ends, last = {}, {}
+        ranges, last = {}, {}
         for one in chunks:
             slot, sampler = one.chunk.slot, self._samplers[one.chunk.slot]
             if slot not in problems and isinstance(sampler, _DeviceSampler):
                 own = sampler.rows(one.chunk)
                 rows += own
                 numbers += one.sampled[: len(own)]
-                ends[slot] = len(rows) - len(own), len(rows)
+                ranges[slot] = len(rows) - len(own), len(rows)
                 last[slot] = len(rows) - 1
         if not rows:
-            return StartedPicks(chunks, problems, None, ends, logits)
+            return StartedPicks(chunks, problems, None, ranges, logits)
         picks = DevicePicks(logits.of(numbers), rows)
         pairs = sent(np.array([*last.items()], np.int64), self.latest.device)
         self.latest[pairs[:, 0]] = picks.tokens[pairs[:, 1]]
-        return StartedPicks(chunks, problems, picks, ends, logits)
+        return StartedPicks(chunks, problems, picks, ranges, logits)
 
     def finish(self, started: StartedPicks) -> list[list[Outcome]]:
         """Wait for the tokens. Returns the outcomes of each chunk, in their order."""
@@ -208,7 +208,7 @@ class Samplers:
         if started.on_device is None:
             return {}
         picks = started.on_device.read()
-        return {slot: iter(picks[begin:end]) for slot, (begin, end) in started.ends.items()}
+        return {slot: iter(picks[begin:end]) for slot, (begin, end) in started.ranges.items()}
 
     def _on_the_host(self, started: StartedPicks) -> dict[int, Iterator[_native.Pick]]:
         """The picks of native samplers. They pick only what their caller takes."""

@@ -47,6 +47,11 @@ class Fetched:
             self._done = torch.cuda.Event()
             self._done.record(torch.cuda.current_stream(values.device))
 
+    @property
+    def is_here(self) -> bool:
+        """Whether `read` would not wait."""
+        return self._done is None or self._done.query()
+
     def read(self) -> torch.Tensor:
         """Wait for the values."""
         if self._done is not None:

@@ -27,8 +27,12 @@ if TYPE_CHECKING:
 _VALUES = 32
 _REGISTERS = 168
 """Most registers of a thread of `_walk`: with more, a processor of a GPU would hold two programs at
-once, and not three. Decode waits for memory, so programs must be many."""
+once, and not three. Decode waits for memory, so programs must be many. For this, a thread stores
+250 to 490 bytes in local memory (ptxas for sm_90; heads of 128 x 128)."""
 PART, GROUP = tl.constexpr(16), tl.constexpr(8)
+_ROWS_AHEAD = tl.constexpr(4)
+"""Rows that `_compare` waits for at once. In decode it reads the rows of an open block one after
+the other, and would wait for the memory as many times."""
 _INFINITY = tl.constexpr(float("inf"))
 
 
@@ -39,11 +43,11 @@ def key_head_of(head, heads, key_heads, TILED: tl.constexpr):
 
 
 @triton.jit
-def row_of(rows, opened, new, element, size):
-    """The row of a token: of the step if its number in the chunk is not negative, else of the open
+def row_of(rows, opened, index, element, size):
+    """The row of a token: of the step if its index in the chunk is not negative, else of the open
     block."""
-    own = tl.load(rows + element, mask=element < tl.where(new >= 0, size, 0), other=0.0)
-    return own + tl.load(opened + element, mask=element < tl.where(new >= 0, 0, size), other=0.0)
+    own = tl.load(rows + element, mask=element < tl.where(index >= 0, size, 0), other=0.0)
+    return own + tl.load(opened + element, mask=element < tl.where(index >= 0, 0, size), other=0.0)
 
 
 @triton.jit
@@ -53,6 +57,26 @@ def solved_row(aged, key, strength, solved, token, row):
     past = tl.where((token < row)[:, None], seen[:, None] * solved, 0.0)
     own = -strength * tl.sum(past, 0)
     return tl.where(token < row, own, tl.where(token == row, 1.0, 0.0))
+
+
+@triton.jit
+def age_product(
+    product, begun, decay, states, factor_new, factor_old, index, key_dim,
+    BY_ROW: tl.constexpr, KEYS: tl.constexpr,
+):  # fmt: skip
+    """The decay of a row, and the product of the decays up to it, which goes to `begun`."""
+    if BY_ROW:
+        element = tl.arange(0, KEYS)
+        old = states + factor_old * key_dim
+        factor = row_of(decay + factor_new * key_dim, old, index, element, key_dim)
+        product *= factor
+        tl.store(begun + element, product, mask=element < key_dim)
+    else:
+        one = tl.arange(0, 1)
+        factor = row_of(decay + factor_new, states + factor_old, index, one, 1)
+        product *= factor
+        tl.store(begun + one, product)
+    return factor, product
 
 
 @triton.jit
@@ -83,26 +107,20 @@ def _compare(
         solved = tl.load(state + old_rows, mask=is_old, other=0.0)
     product = tl.full((KEYS if BY_ROW else 1,), 1.0, tl.float32)
     end = tl.minimum(BLOCK, place + count - number * BLOCK)
-    for row in range(0, end):
-        new = number * BLOCK + row - place
-        key_new = ((first + new) * key_heads + key_head) * key_dim
+    for row in tl.range(0, end, num_stages=_ROWS_AHEAD):
+        index = number * BLOCK + row - place  # in the chunk
+        key_new = ((first + index) * key_heads + key_head) * key_dim
         key_old = state + keys_at + (row * key_heads + key_head) * key_dim
-        key = row_of(k + key_new, key_old, new, element, key_dim)
-        factor_new, factor_old = (first + new) * heads + head, row * heads + head
-        if BY_ROW:
-            old = state + factors_at + factor_old * key_dim
-            factor = row_of(decay + factor_new * key_dim, old, new, element, key_dim)
-            product *= factor
-            tl.store(begun + (out * BLOCK + row) * key_dim + element, product, mask=is_key)
-        else:
-            one = tl.arange(0, 1)
-            old = state + factors_at + factor_old
-            factor = row_of(decay + factor_new, old, new, one, 1)
-            product *= factor
-            tl.store(begun + out * BLOCK + row + one, product)
+        key = row_of(k + key_new, key_old, index, element, key_dim)
+        factor_new, factor_old = (first + index) * heads + head, row * heads + head
+        factor, product = age_product(
+            product, begun + (out * BLOCK + row) * (key_dim if BY_ROW else 1), decay,
+            state + factors_at, factor_new, factor_old, index, key_dim, BY_ROW, KEYS,
+        )  # fmt: skip
         aged = tl.where((token == row)[:, None], key[None, :], aged * factor[None, :])
-        if new >= 0:
-            query = tl.load(q + key_new + element, mask=is_key, other=0.0)
+        is_asked = element < tl.where(index >= 0, key_dim, 0)
+        query = tl.load(q + key_new + element, mask=is_asked, other=0.0)
+        if index >= 0:
             mixed = tl.where(token <= row, tl.sum(aged * query[None, :], 1), 0.0)
             if CORRECTS:
                 own = solved_row(aged, key, tl.load(strength + factor_new), solved, token, row)
@@ -122,11 +140,11 @@ def _compare(
 def remember(
     rows, state, target, at, token, inside, place, number, begin, end, until, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """Write the rows of a block's first `end` tokens to an open block.
+    """Write the rows of a block's first `end` tokens to an open block, and zeros behind them.
 
     `rows` are pointers to the rows of the step's tokens. Tokens of the first block before `place`
-    have theirs in the open block until now, `state`. `at` are places in both open blocks. Rows from
-    `begin` to `until` are written; those from `end` on are zeros.
+    are not of the step: their rows are in the open block `state`. `at` are places in both open
+    blocks. Only rows from `begin` to `until` are written.
     """
     is_new = (number * BLOCK + token >= place) & (token < end)
     is_old = (number * BLOCK + token < place) & (token < end)
@@ -171,7 +189,7 @@ def remember_tokens(
 
 
 @triton.jit
-def product(rows, matrix, KEYS: tl.constexpr, VALUES: tl.constexpr, BLOCK: tl.constexpr):
+def rows_times(rows, matrix, KEYS: tl.constexpr, VALUES: tl.constexpr, BLOCK: tl.constexpr):
     """rows (GROUP, KEYS) times a matrix (KEYS, VALUES), repeated to BLOCK rows.
 
     It is a sum of products over `PART` keys, because a longer one needs more registers than there
@@ -192,10 +210,9 @@ def returned(
 ):  # fmt: skip
     """What the matrix returns for the queries and the keys of rows `begin` to `end` of a block.
 
-    Without correction, it returns zeros for keys.
-
-    `first` is the row of the step's token that is row 0 of the block. Rows are multiplied in groups
-    of `GROUP`, so that decode need not multiply a whole block of zeros.
+    Without correction, the result for keys is zeros. `first` is the row of the step's token that is
+    row 0 of the block. Rows are multiplied in groups of `GROUP`, so that decode need not multiply a
+    whole block of zeros.
     """
     token, element = tl.arange(0, GROUP), tl.arange(0, KEYS)
     of_queries = tl.zeros((BLOCK, VALUES), tl.float32)
@@ -210,11 +227,11 @@ def returned(
         else:
             g = tl.load(begun + row, mask=(row >= begin) & (row < end), other=0.0)[:, None]
         query = g * tl.load(q + at, mask=inside, other=0.0)
-        found = product(query, matrix, KEYS, VALUES, BLOCK)
+        found = rows_times(query, matrix, KEYS, VALUES, BLOCK)
         of_queries = tl.where(of_token == group, found, of_queries)
         if CORRECTS:
             key = g * tl.load(k + at, mask=inside, other=0.0)
-            found = product(key, matrix, KEYS, VALUES, BLOCK)
+            found = rows_times(key, matrix, KEYS, VALUES, BLOCK)
             of_keys = tl.where(of_token == group, found, of_keys)
     return of_queries, of_keys
 
@@ -238,78 +255,146 @@ def after(
 
 
 @triton.jit
+def past_values(mixed, reduced):
+    """M T times r; NaN from the first row on in which r is not finite.
+
+    A later row has the factor 0 in `mixed`. Times a value that is not finite, it would be NaN.
+    """
+    finite = tl.where(tl.abs(reduced) < _INFINITY, reduced, 0.0)
+    return tl.dot(mixed, finite, input_precision="ieee") + tl.cumsum(reduced - reduced, 0)
+
+
+@triton.jit
+def attend_block(
+    y, q, k, v, strength, skip, begun, mixed_rows, opened, matrix, column, is_column,
+    first, begin, end, head, heads, key_head, key_heads, key_dim, value_dim,
+    CORRECTS: tl.constexpr, BY_ROW: tl.constexpr, SKIP: tl.constexpr,
+    KEYS: tl.constexpr, VALUES: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Store y of the step's tokens in a block, rows `begin` to `end`. Returns r of the block.
+
+    `first` is the row of the step's token that is row 0 of the block; rows before `begin` are in
+    the open block. `begun` and `mixed_rows` are the block's results of `_compare`, and `opened`
+    points to rows of r in the open block.
+    """
+    found, of_keys = returned(
+        q + key_head * key_dim, k + key_head * key_dim, begun, matrix, first, begin, end,
+        key_heads * key_dim, key_dim, CORRECTS, BY_ROW, KEYS, VALUES, BLOCK,
+    )  # fmt: skip
+    token = tl.arange(0, BLOCK)
+    is_new, is_old = ((token >= begin) & (token < end))[:, None], (token < begin)[:, None]
+    row = ((first + token) * heads + head)[:, None]
+    value = tl.load(v + row * value_dim + column, mask=is_new & is_column, other=0.0)
+    by = tl.load(strength + row, mask=is_new, other=0.0)
+    old = tl.load(opened, mask=is_old & is_column, other=0.0)
+    reduced = tl.where(is_new, by * (value - of_keys), old)
+    pair = token[:, None] * BLOCK + token[None, :]
+    mixed = tl.load(mixed_rows + pair, mask=is_new & (token >= 0)[None, :], other=0.0)
+    found += past_values(mixed, reduced)
+    if SKIP:
+        found += tl.load(skip + head) * value
+    tl.store(y + row * value_dim + column, found, mask=is_new & is_column)
+    return reduced
+
+
+@triton.jit
+def store_changes(opened, reduced, is_column, begin, until, end, BLOCK: tl.constexpr):
+    """Write rows `begin` to `until` of r to an open block; those from `end` on are zeros."""
+    token = tl.arange(0, BLOCK)[:, None]
+    rows = tl.where(token < end, reduced, 0.0)
+    tl.store(opened, rows, mask=(token >= begin) & (token < until) & is_column)
+
+
+@triton.jit
+def remember_chunk(
+    k, decay, solved_rows, own, kept, first, count, certain, place, block, head,
+    keys_at, factors_at, solved_at, heads, key_heads, key_dim,
+    CORRECTS: tl.constexpr, TILED: tl.constexpr, BY_ROW: tl.constexpr,
+    KEYS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Write the rows of tokens that a chunk leaves open, except r.
+
+    If tokens are uncertain, `kept` gets the rows that are open after the certain ones.
+    """
+    if certain >= 0:
+        remember_tokens(
+            k, decay, solved_rows, own, kept, first, place, block, (place + certain) // BLOCK,
+            0, (place + certain) % BLOCK, BLOCK, head,
+            keys_at, factors_at, solved_at, heads, key_heads, key_dim,
+            CORRECTS, TILED, BY_ROW, KEYS, BLOCK,
+        )  # fmt: skip
+        tl.debug_barrier()  # all threads have read rows of `own` before one writes them
+    full = (place + count) // BLOCK
+    remember_tokens(
+        k, decay, solved_rows, own, own, first, place, block, full,
+        tl.where(full > 0, 0, place), (place + count) % BLOCK,
+        tl.where(full > 0, BLOCK, place + count), head,
+        keys_at, factors_at, solved_at, heads, key_heads, key_dim,
+        CORRECTS, TILED, BY_ROW, KEYS, BLOCK,
+    )  # fmt: skip
+
+
+@triton.jit
 def _walk(
     y, q, k, v, decay, strength, skip, begun, aged_rows, mixed_rows, solved_rows, states, facts,
-    width, begin, keys_at, factors_at, solved_at, reduced_at, heads, key_heads, key_dim, value_dim,
+    width, matrix_at, keys_at, factors_at, solved_at, reduced_at,
+    heads, key_heads, key_dim, value_dim,
     CORRECTS: tl.constexpr, TILED: tl.constexpr, BY_ROW: tl.constexpr, SKIP: tl.constexpr,
     KEYS: tl.constexpr, VALUES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Some columns of one head's matrix, over the blocks of one chunk."""
+    """Some columns of one head's matrix, over the blocks of one chunk.
+
+    The matrix to keep is stored as soon as it is known, and not when its block begins. There, each
+    thread would hold the matrix in one more layout of registers through the whole loop.
+    """
     run, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    element, column = tl.arange(0, KEYS), tl.program_id(2) * VALUES + tl.arange(0, VALUES)
-    token, is_key, is_column = tl.arange(0, BLOCK), element < key_dim, column < value_dim
-    inside, every = is_key[:, None] & is_column[None, :], (token >= 0)[:, None] & is_column[None, :]
+    element, token = tl.arange(0, KEYS), tl.arange(0, BLOCK)
+    column = (tl.program_id(2) * VALUES + tl.arange(0, VALUES))[None, :]
+    is_column = column < value_dim
+    inside = (element < key_dim)[:, None] & is_column
     first, count = tl.load(facts + run * RUN), tl.load(facts + run * RUN + 1)
     certain, place = tl.load(facts + run * RUN + 2), tl.load(facts + run * RUN + 5)
     own = states + tl.load(facts + run * RUN + 3) * width
     kept = states + tl.load(facts + run * RUN + 4) * width
     block, key_head = tl.load(facts + run * RUN + 6), key_head_of(head, heads, key_heads, TILED)
-    at = begin + (head * key_dim + element)[:, None] * value_dim + column[None, :]
-    opened = reduced_at + (token * heads + head)[:, None] * value_dim + column[None, :]
+    at = matrix_at + (head * key_dim + element)[:, None] * value_dim + column
+    opened = reduced_at + (token * heads + head)[:, None] * value_dim + column
     matrix = tl.load(own + at, mask=inside, other=0.0)
     full = (place + count) // BLOCK
     kept_block = tl.where(certain < 0, -1, (place + certain) // BLOCK)
+    if kept_block == 0:
+        tl.store(kept + at, matrix, mask=inside)
     for number in range(0, tl.cdiv(place + count, BLOCK)):
-        if number == kept_block:
-            tl.store(kept + at, matrix, mask=inside)
         of_block = (block + number) * heads + head
-        row = number * BLOCK + token - place
-        is_new = ((row >= 0) & (row < count))[:, None]
-        of_value = ((first + row) * heads + head)[:, None] * value_dim + column[None, :]
         since = begun + of_block * BLOCK * (key_dim if BY_ROW else 1)
-        found, of_keys = returned(
-            q + key_head * key_dim, k + key_head * key_dim, since, matrix,
-            first + number * BLOCK - place,
-            tl.maximum(0, place - number * BLOCK),
-            tl.minimum(BLOCK, place + count - number * BLOCK),
-            key_heads * key_dim, key_dim, CORRECTS, BY_ROW, KEYS, VALUES, BLOCK,
+        # The chunk's first token, counted from row 0 of the block.
+        chunk_row = place - number * BLOCK
+        begin, end = tl.maximum(0, chunk_row), tl.minimum(BLOCK, chunk_row + count)
+        reduced = attend_block(
+            y, q, k, v, strength, skip, since, mixed_rows + of_block * BLOCK * BLOCK,
+            own + opened, matrix, column, is_column, first - chunk_row, begin, end,
+            head, heads, key_head, key_heads, key_dim, value_dim,
+            CORRECTS, BY_ROW, SKIP, KEYS, VALUES, BLOCK,
         )  # fmt: skip
-        value = tl.load(v + of_value, mask=is_new & is_column[None, :], other=0.0)
-        by = tl.load(strength + ((first + row) * heads + head)[:, None], mask=is_new, other=0.0)
-        old = tl.load(own + opened, mask=(row < 0)[:, None] & is_column[None, :], other=0.0)
-        reduced = tl.where(is_new, by * (value - of_keys), old)
-        pair = (of_block * BLOCK + token)[:, None] * BLOCK + token[None, :]
-        mixed = tl.load(mixed_rows + pair, mask=is_new & (token >= 0)[None, :], other=0.0)
-        # A later row has the factor 0. Times a value that is not finite, it would be NaN.
-        finite = tl.where(tl.abs(reduced) < _INFINITY, reduced, 0.0)
-        found += tl.dot(mixed, finite, input_precision="ieee") + tl.cumsum(reduced - reduced, 0)
-        if SKIP:
-            found += tl.load(skip + head) * value
-        tl.store(y + of_value, found, mask=is_new & is_column[None, :])
         if number == kept_block:
-            rows = tl.where((token < (place + certain) % BLOCK)[:, None], reduced, 0.0)
-            tl.store(kept + opened, rows, mask=every)
+            kept_end = (place + certain) % BLOCK
+            store_changes(kept + opened, reduced, is_column, 0, BLOCK, kept_end, BLOCK)
         if number < full:
             keys = aged_rows + of_block * BLOCK * key_dim
             matrix = after(matrix, reduced, since, keys, key_dim, BY_ROW, KEYS, BLOCK)
+            if number + 1 == kept_block:
+                tl.store(kept + at, matrix, mask=inside)
         else:
-            tl.store(own + opened, reduced, mask=every & (is_new | (number > 0)))
+            until = tl.where(number > 0, BLOCK, end)
+            store_changes(own + opened, reduced, is_column, begin, until, end, BLOCK)
     if full > 0:
         tl.store(own + at, matrix, mask=inside)
         if full * BLOCK == place + count:
-            tl.store(own + opened, tl.zeros((BLOCK, VALUES), tl.float32), mask=every)
+            none = tl.zeros((BLOCK, VALUES), tl.float32)
+            store_changes(own + opened, none, is_column, 0, BLOCK, 0, BLOCK)
     if tl.program_id(2) == 0:
-        if certain >= 0:
-            remember_tokens(
-                k, decay, solved_rows, own, kept, first, place, block, kept_block,
-                0, (place + certain) % BLOCK, BLOCK, head,
-                keys_at, factors_at, solved_at, heads, key_heads, key_dim,
-                CORRECTS, TILED, BY_ROW, KEYS, BLOCK,
-            )  # fmt: skip
-        remember_tokens(
-            k, decay, solved_rows, own, own, first, place, block, full,
-            tl.where(full > 0, 0, place), (place + count) % BLOCK,
-            tl.where(full > 0, BLOCK, place + count), head,
+        remember_chunk(
+            k, decay, solved_rows, own, kept, first, count, certain, place, block, head,
             keys_at, factors_at, solved_at, heads, key_heads, key_dim,
             CORRECTS, TILED, BY_ROW, KEYS, BLOCK,
         )  # fmt: skip
@@ -334,7 +419,7 @@ def linear_attend(
         q.new_empty(blocks * spec.heads * BLOCK * width)
         for width in (factors, spec.key_dim, BLOCK, BLOCK)
     )
-    begin, (keys_at, factors_at, solved_at, reduced_at) = places(states, place, spec, factors)
+    matrix_at, (keys_at, factors_at, solved_at, reduced_at) = places(states, place, spec, factors)
     table = states.table
     sizes = spec.heads, spec.key_heads, spec.key_dim
     kind = {
@@ -349,8 +434,10 @@ def linear_attend(
     _walk[(len(runs.facts), spec.heads, triton.cdiv(spec.value_dim, columns))](
         y, q, k, v, decay, strength, strength if skip is None else skip,
         begun, aged, mixed, solved, table, runs.facts,
-        table.shape[1], begin, keys_at, factors_at, solved_at, reduced_at, *sizes, spec.value_dim,
-        SKIP=skip is not None, VALUES=columns, **kind, num_warps=4, maxnreg=_REGISTERS,
+        table.shape[1], matrix_at, keys_at, factors_at, solved_at, reduced_at,
+        *sizes, spec.value_dim,
+        SKIP=skip is not None, VALUES=columns, **kind,
+        num_warps=4, num_stages=1, maxnreg=_REGISTERS,
     )  # fmt: skip
     return y
 
