@@ -12,6 +12,9 @@
 //   low bits  of the codes
 //   high bits of the codes, if any
 //
+// Floats have their columns one after the other, a value of each row. F8_E4M3 is a float whose runs
+// of 64 columns share a scale per row: the scales, float32, and then the columns of the run.
+//
 // Codes are stored in groups of four columns. A byte belongs to one (row, column of the group) and
 // holds that place's bits of several groups: 8 / bits of them, the first in the lowest bits. So
 // unpacking a group is a shift and a mask on whole vectors, whatever the number of bits.
@@ -29,8 +32,9 @@ namespace heddle {
 constexpr int kBlock = 32;  // columns that share an activation scale
 constexpr int kGroups = 8;  // groups of four columns in a block
 
-// A type's number in GGUF. Only floats have names here; a quantised type is a row of the table.
-enum class Format : int { kF32 = 0, kF16 = 1, kBF16 = 30 };
+// A type's number in GGUF, or one from 1000 on if GGUF lacks it. Only floats have names here; a
+// quantised type is a row of the table.
+enum class Format : int { kF32 = 0, kF16 = 1, kBF16 = 30, kF8E4M3 = 1000 };
 
 // Where the scale of a part of a block comes from.
 enum class Scale {
@@ -76,6 +80,7 @@ struct Layout {
     bool minimum = false;
     Table table = Table::kNone;
     float factor = 1.0f;  // a power of two that multiplies the super-block's f16
+    int run = 1;          // of floats: columns that share a scale; 1: they have none
 
     constexpr int bits() const { return low_bits + high_bits; }
     constexpr bool has_table() const { return table != Table::kNone; }
@@ -87,8 +92,8 @@ struct Layout {
         for (int i = 0; i < 1 << bits(); ++i) most = values()[i] > most ? values()[i] : most;
         return most;
     }
-    // Columns of a (super-)block; 1 for floats.
-    constexpr int columns() const { return blocks == 0 ? 1 : blocks * kBlock; }
+    // Columns of a (super-)block, or of a run of floats.
+    constexpr int columns() const { return blocks == 0 ? run : blocks * kBlock; }
 
     // Bytes per row.
     constexpr int header() const {
@@ -106,6 +111,12 @@ struct Layout {
     constexpr int super_block() const { return header() + blocks * block(); }
 };
 
+constexpr Layout scaled_floats(int run) {
+    Layout layout{};
+    layout.run = run;
+    return layout;
+}
+
 // The function that writes a type's file blocks, if floats are quantised to the type. The flag
 // stands beside the pointer because GCC 12 with -fsanitize=undefined compares no function pointers
 // in constant expressions.
@@ -120,7 +131,7 @@ struct BlockWriter {
 struct FormatRow {
     const char* name;
     Format format;
-    int file_bytes;  // of a (super-)block, or of a float
+    int file_bytes;  // of a (super-)block, a run, or a float
     Reader read;
     Layout layout;
     BlockWriter write = {};
@@ -182,6 +193,7 @@ inline constexpr FormatRow kFormats[] = {
      {1, 4, 0, 12, Scale::kE8M0, 1, false, Table::kE2M1},
      write_mxfp4},
     {"NVFP4", Format{40}, 36, read_nvfp4, {2, 4, 0, 12, Scale::kE4M3, 2, false, Table::kE2M1}},
+    {"F8_E4M3", Format::kF8E4M3, 68, nullptr, scaled_floats(64)},
 };
 
 constexpr const FormatRow* find_format(int number) {
@@ -194,5 +206,8 @@ constexpr const FormatRow* find_format(int number) {
 constexpr const Layout& layout_of(Format f) { return find_format(static_cast<int>(f))->layout; }
 
 constexpr bool is_quantised(Format f) { return layout_of(f).blocks > 0; }
+
+// Bytes of a float, without its scale.
+constexpr int float_bytes(Format f) { return f == Format::kF32 ? 4 : f == Format::kF8E4M3 ? 1 : 2; }
 
 }  // namespace heddle

@@ -283,23 +283,46 @@ inline void quantised_tile(const MatmulArgs& a, const uint8_t* panel, int64_t to
 
 template <Format F>
 inline __m256 float_column(const uint8_t* panel, int64_t column) {
-    if (F == Format::kF32)
-        return _mm256_loadu_ps(reinterpret_cast<const float*>(panel) + column * 8);
-    if (F == Format::kF16) return halves_to_float(panel + column * 16);
-    const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(panel + column * 16));
+    panel += column * float_bytes(F) * kPanelRows;
+    if (F == Format::kF32) return _mm256_loadu_ps(reinterpret_cast<const float*>(panel));
+    if (F == Format::kF16) return halves_to_float(panel);
+    if (F == Format::kF8E4M3) {  // sign and the rest as a half, which is 2**-8 times the number
+        const __m128i codes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(panel));
+        const __m128i bits = _mm_slli_epi16(_mm_cvtepi8_epi16(codes), 7);
+        return _mm256_cvtph_ps(_mm_and_si128(bits, _mm_set1_epi16(static_cast<int16_t>(0xBFFF))));
+    }
+    const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(panel));
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
+}
+
+template <int T>
+inline void add_column(__m256 w, const float* x, int64_t stride, __m256 (&acc)[T]) {
+#pragma GCC unroll 8
+    for (int t = 0; t < T; ++t) {
+        acc[t] = _mm256_fmadd_ps(w, _mm256_set1_ps(x[t * stride]), acc[t]);
+    }
 }
 
 template <Format F, int T>
 inline void float_tile(const MatmulArgs& a, const uint8_t* panel, int64_t token, __m256 (&acc)[T]) {
+    constexpr int kRun = layout_of(F).run;
     const int64_t columns = a.w->columns;
     const int64_t stride = a.x_stride;
     const float* x = a.x + token * stride;
-    for (int64_t k = 0; k < columns; ++k) {
-        const __m256 w = float_column<F>(panel, k);
-#pragma GCC unroll 8
-        for (int t = 0; t < T; ++t) {
-            acc[t] = _mm256_fmadd_ps(w, _mm256_set1_ps(x[t * stride + k]), acc[t]);
+    if constexpr (kRun == 1) {
+        for (int64_t k = 0; k < columns; ++k) {
+            add_column<T>(float_column<F>(panel, k), x + k, stride, acc);
+        }
+    } else {
+        for (int64_t first = 0; first < columns; first += kRun) {
+            const __m256 stored = _mm256_loadu_ps(reinterpret_cast<const float*>(panel));
+            const __m256 scale = _mm256_mul_ps(stored, _mm256_set1_ps(256.0f));
+            panel += 4 * kPanelRows;
+            for (int64_t k = 0; k < kRun; ++k) {
+                const __m256 w = _mm256_mul_ps(float_column<F>(panel, k), scale);
+                add_column<T>(w, x + first + k, stride, acc);
+            }
+            panel += kRun * kPanelRows;
         }
     }
 }

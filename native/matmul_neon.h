@@ -23,9 +23,11 @@ struct Rows {
     float32x4_t r[2];
 };
 
-inline Rows halves_to_float(const uint8_t* p) {
-    const float16x8_t halves = vreinterpretq_f16_u8(vld1q_u8(p));
+inline Rows halves_to_float(float16x8_t halves) {
     return {{vcvt_f32_f16(vget_low_f16(halves)), vcvt_high_f32_f16(halves)}};
+}
+inline Rows halves_to_float(const uint8_t* p) {
+    return halves_to_float(vreinterpretq_f16_u8(vld1q_u8(p)));
 }
 
 inline Rows to_float(uint8x8_t bytes) {
@@ -224,6 +226,7 @@ inline void quantised_tile(const MatmulArgs& a, const uint8_t* panel, int64_t to
     }
 }
 
+// A column of a panel; of F8_E4M3, 2**-8 times the numbers without their scales.
 template <Format F>
 inline Rows float_column(const uint8_t* panel) {
     if constexpr (F == Format::kF32) {
@@ -231,6 +234,10 @@ inline Rows float_column(const uint8_t* panel) {
             {vreinterpretq_f32_u8(vld1q_u8(panel)), vreinterpretq_f32_u8(vld1q_u8(panel + 16))}};
     } else if constexpr (F == Format::kF16) {
         return halves_to_float(panel);
+    } else if constexpr (F == Format::kF8E4M3) {
+        const int8x8_t codes = vreinterpret_s8_u8(vld1_u8(panel));
+        const uint16x8_t bits = vreinterpretq_u16_s16(vshll_n_s8(codes, 7));
+        return halves_to_float(vreinterpretq_f16_u16(vandq_u16(bits, vdupq_n_u16(0xBFFF))));
     } else {
         const uint16x8_t halves = vreinterpretq_u16_u8(vld1q_u8(panel));
         return {{vreinterpretq_f32_u32(vshll_n_u16(vget_low_u16(halves), 16)),
@@ -238,36 +245,47 @@ inline Rows float_column(const uint8_t* panel) {
     }
 }
 
+template <Format F>
+inline Rows scaled_column(const uint8_t* panel, const Rows& scale) {
+    if constexpr (layout_of(F).run == 1) return float_column<F>(panel);
+    return times(float_column<F>(panel), scale);
+}
+
 // Columns [K, End) of four whose activations are in x.
 template <Format F, int T, int K = 0>
-inline void add_four_columns(const uint8_t* panel, const float32x4_t (&x)[T], Rows (&acc)[T]) {
+inline void add_four_columns(const uint8_t* panel, const Rows& scale, const float32x4_t (&x)[T],
+                             Rows (&acc)[T]) {
     if constexpr (K < 4) {
-        const Rows w = float_column<F>(panel);
+        const Rows w = scaled_column<F>(panel, scale);
 #pragma GCC unroll 8
         for (int t = 0; t < T; ++t) {
             acc[t].r[0] = vfmaq_laneq_f32(acc[t].r[0], w.r[0], x[t], K);
             acc[t].r[1] = vfmaq_laneq_f32(acc[t].r[1], w.r[1], x[t], K);
         }
-        constexpr int kWidth = F == Format::kF32 ? 4 : 2;
-        add_four_columns<F, T, K + 1>(panel + kWidth * kPanelRows, x, acc);
+        add_four_columns<F, T, K + 1>(panel + float_bytes(F) * kPanelRows, scale, x, acc);
     }
 }
 
 template <Format F, int T>
 inline void float_tile(const MatmulArgs& a, const uint8_t* panel, int64_t token, Rows (&acc)[T]) {
-    constexpr int kColumn = (F == Format::kF32 ? 4 : 2) * kPanelRows;
+    constexpr int kRun = layout_of(F).run, kColumn = float_bytes(F) * kPanelRows;
     const int64_t columns = a.w->columns;
     const int64_t stride = a.x_stride;
     const float* x = a.x + token * stride;
+    Rows scale{};
     int64_t k = 0;
-    for (; k + 4 <= columns; k += 4) {
+    for (; k + 4 <= columns; k += 4, panel += 4 * kColumn) {
+        if (kRun > 1 && k % kRun == 0) {
+            scale = times(float_column<Format::kF32>(panel), 256.0f);
+            panel += 4 * kPanelRows;
+        }
         float32x4_t four[T];
 #pragma GCC unroll 8
         for (int t = 0; t < T; ++t) four[t] = vld1q_f32(x + t * stride + k);
-        add_four_columns<F, T>(panel + k * kColumn, four, acc);
+        add_four_columns<F, T>(panel, scale, four, acc);
     }
-    for (; k < columns; ++k) {
-        const Rows w = float_column<F>(panel + k * kColumn);
+    for (; k < columns; ++k, panel += kColumn) {
+        const Rows w = scaled_column<F>(panel, scale);
 #pragma GCC unroll 8
         for (int t = 0; t < T; ++t) {
             acc[t].r[0] = vfmaq_n_f32(acc[t].r[0], w.r[0], x[t * stride + k]);

@@ -115,24 +115,35 @@ inline void quantised_row(const MatmulArgs& a, const uint8_t* panel, int64_t tok
 }
 
 template <Format F>
-inline float float_at(const uint8_t* panel, int64_t index) {
+inline float float_at(const uint8_t* p) {
     if (F == Format::kF32) {
         float x;
-        std::memcpy(&x, panel + index * 4, 4);
+        std::memcpy(&x, p, 4);
         return x;
     }
+    if (F == Format::kF8E4M3) return float_of_e4m3(*p);
     uint16_t h;
-    std::memcpy(&h, panel + index * 2, 2);
+    std::memcpy(&h, p, 2);
     return F == Format::kF16 ? half_to_float(h) : bits_float(static_cast<uint32_t>(h) << 16);
 }
 
 template <Format F>
 inline void float_row(const MatmulArgs& a, const uint8_t* panel, int64_t token,
                       float (&acc)[kPanelRows]) {
+    constexpr int kRun = layout_of(F).run;
     const float* x = a.x + token * a.x_stride;
-    for (int64_t k = 0; k < a.w->columns; ++k) {
-        for (int r = 0; r < kPanelRows; ++r) {
-            acc[r] = __builtin_fmaf(float_at<F>(panel, k * kPanelRows + r), x[k], acc[r]);
+    for (int64_t first = 0; first < a.w->columns; first += kRun) {
+        float scales[kPanelRows];
+        if (kRun > 1) {
+            std::memcpy(scales, panel, sizeof scales);
+            panel += sizeof scales;
+        }
+        for (int k = 0; k < kRun; ++k) {
+            for (int r = 0; r < kPanelRows; ++r, panel += float_bytes(F)) {
+                float w = float_at<F>(panel);
+                if (kRun > 1) w *= scales[r];
+                acc[r] = __builtin_fmaf(w, x[first + k], acc[r]);
+            }
         }
     }
 }

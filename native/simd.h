@@ -234,6 +234,12 @@ inline float half_of_e8m0(uint8_t e) {
 inline float half_of_e4m3(uint8_t e) {
     return half_to_float(static_cast<uint16_t>(e << 7)) * 128.0f;
 }
+// The E4M3 number of a code: the half of its bits is 2**-8 times the number.
+inline float float_of_e4m3(uint8_t code) {
+    const int rest = code & 0x7F;
+    if (rest == 0x7F) return __builtin_nanf("");
+    return half_to_float(static_cast<uint16_t>((code & 0x80) << 8 | rest << 7)) * 256.0f;
+}
 // Round to nearest, ties to even, as the conversion instruction does.
 inline uint16_t float_to_half(float x) {
     const uint32_t bits = float_bits(x);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <cmath>
 #include <stdexcept>
 #include <string>
 
@@ -168,6 +169,32 @@ class PanelReader {
     int r_;
 };
 
+// A float, without its scale.
+float value_of(Format format, const uint8_t* p) {
+    if (format == Format::kF16) return half_to_float(half_bits(p));
+    if (format == Format::kBF16) return bits_float(static_cast<uint32_t>(half_bits(p)) << 16);
+    if (format == Format::kF8E4M3) return float_of_e4m3(*p);
+    float value;
+    std::memcpy(&value, p, 4);
+    return value;
+}
+
+// Row `row` of a panel of floats. A row of a file is a panel of one row.
+void read_floats(Format format, const uint8_t* panel, int panel_rows, int row, int columns,
+                 float* out) {
+    const int run = layout_of(format).run, width = float_bytes(format);
+    for (int first = 0; first < columns; first += run) {
+        float scale = 1.0f;
+        if (run > 1) {
+            scale = value_of(Format::kF32, panel + row * 4);
+            panel += panel_rows * 4;
+        }
+        for (int k = 0; k < run; ++k, panel += panel_rows * width) {
+            out[first + k] = value_of(format, panel + row * width) * scale;
+        }
+    }
+}
+
 // Exponents of floats that are infinite or NaN have all bits set.
 constexpr uint16_t kHalfExponent = 0x7C00, kBfloatExponent = 0x7F80;
 constexpr uint32_t kFloatExponent = 0x7F800000;
@@ -213,6 +240,28 @@ int pack_float_panel(T exponent, const uint8_t* raw, int64_t raw_row, int rows, 
     return non_finite;
 }
 
+// The same for floats whose runs share scales. Kernels use 2**8 times a scale, so that number must
+// be finite.
+int pack_scaled_panel(Format format, const uint8_t* raw, int64_t raw_row, int rows, int columns,
+                      int panel_rows, uint8_t* out) {
+    const int run = layout_of(format).run, width = file_block_bytes(format);
+    int non_finite = -1;
+    for (int b = 0; b < columns / run; ++b, raw += width, out += panel_rows * width) {
+        for (int r = 0; r < rows; ++r) {
+            const uint8_t* from = raw + r * raw_row;
+            float scale = value_of(Format::kF32, from);
+            for (int k = 0; k < run; ++k) {
+                const uint8_t code = from[4 + k];
+                if ((code & 0x7F) == 0x7F) scale = __builtin_nanf("");
+                out[panel_rows * (4 + k) + r] = code;
+            }
+            if (!std::isfinite(scale * 256.0f)) non_finite = r;
+            std::memcpy(out + r * 4, &scale, 4);
+        }
+    }
+    return non_finite;
+}
+
 int pack_panel(Format format, const uint8_t* raw, int64_t raw_row, int rows, int columns,
                int panel_rows, uint8_t* out) {
     switch (format) {
@@ -222,17 +271,11 @@ int pack_panel(Format format, const uint8_t* raw, int64_t raw_row, int rows, int
             return pack_float_panel(kHalfExponent, raw, raw_row, rows, columns, panel_rows, out);
         case Format::kBF16:
             return pack_float_panel(kBfloatExponent, raw, raw_row, rows, columns, panel_rows, out);
+        case Format::kF8E4M3:
+            return pack_scaled_panel(format, raw, raw_row, rows, columns, panel_rows, out);
         default:
             return pack_quantised_panel(format, raw, raw_row, rows, columns, panel_rows, out);
     }
-}
-
-float value_of(Format format, const uint8_t* p) {
-    if (format == Format::kF16) return half_to_float(half_bits(p));
-    if (format == Format::kBF16) return bits_float(static_cast<uint32_t>(half_bits(p)) << 16);
-    float value;
-    std::memcpy(&value, p, 4);
-    return value;
 }
 
 // Quantises rows of floats: blocks of a few rows at a time, so they stay in the cache.
@@ -251,8 +294,7 @@ class RowEncoder {
 
     // The blocks of the row of file bytes `raw`. Returns whether all its values are finite.
     bool encode(const uint8_t* raw, FileBlock* out) {
-        const int width = file_block_bytes(stored_);
-        for (size_t k = 0; k < values_.size(); ++k) values_[k] = value_of(stored_, raw + k * width);
+        read_floats(stored_, raw, 1, 0, static_cast<int>(values_.size()), values_.data());
         kernels_.encode(format_, values_.data(), importance_, blocks_, out);
         return std::all_of(out, out + blocks_, finite_block);
     }
@@ -426,11 +468,7 @@ void Matrix::dequantise_row(int row, float* out) const {
     const uint8_t* panel = m.panels + row / panel_rows_ * m.panel_bytes;
     const int r = row % panel_rows_;
     if (!is_quantised(m.format)) {
-        const int width = file_block_bytes(m.format);
-        for (int64_t k = 0; k < m.columns; ++k) {
-            out[k] = value_of(m.format, panel + (k * panel_rows_ + r) * width);
-        }
-        return;
+        return read_floats(m.format, panel, panel_rows_, r, m.columns, out);
     }
     const int width = layout_of(m.format).columns();
     PanelReader reader(m.format, panel_rows_, panel, r);

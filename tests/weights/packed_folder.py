@@ -14,8 +14,10 @@ import numpy as np
 from folder_writer import write_raw_safetensors
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
+
+    from models.tiny.base import TinyModel
 
 Arrays = dict[str, np.ndarray]
 
@@ -37,6 +39,30 @@ class Float8:
 
 
 Storable = np.ndarray | Bfloat | Float8
+Packed = tuple["Mapping[str, Storable]", np.ndarray]
+"""The stored tensors of a matrix by the last part of their names, and the values that they mean."""
+
+
+def write_packed(
+    model: TinyModel, folder: Path, settings: object, packer: Callable[[np.ndarray], Packed]
+) -> dict[str, np.ndarray]:
+    """Write a model with all matrices of its layers packed. Returns the values they mean.
+
+    `settings` are the folder's `quantization_config`.
+    """
+    model.write_folder(folder, quantization_config=settings)
+    tensors: dict[str, Storable] = {}
+    meant = {}
+    for name, values in model.state().items():
+        if "layers" in name and values.ndim == 2:
+            parts, meant[name] = packer(values)
+            tensors |= {
+                f"{name.removesuffix('.weight')}.{part}": one for part, one in parts.items()
+            }
+        else:
+            tensors[name] = values
+    write_mixed(folder / "model.safetensors", tensors)
+    return meant
 
 
 def write_mixed(path: Path, tensors: Mapping[str, Storable]) -> Path:
@@ -147,3 +173,22 @@ def to_e4m3(values: np.ndarray) -> np.ndarray:
     finite = [code for code in range(256) if code & 127 != 127]
     distance = np.abs(values[..., None] - E4M3[finite])
     return np.array(finite, np.uint8)[distance.argmin(-1)]
+
+
+def as_fp8(matrix: np.ndarray, *, by_row: bool = False) -> Packed:
+    """FP8 with one scale, or one for each row."""
+    scale = np.abs(matrix).max(1, keepdims=True) / 448
+    scale = scale if by_row else scale.max(keepdims=True).reshape(1)
+    spread = np.broadcast_to(scale, matrix.shape)
+    codes = to_e4m3(matrix / spread)
+    return {"weight": Float8(codes), "weight_scale": scale}, E4M3[codes] * spread
+
+
+def as_fp8_in_blocks(matrix: np.ndarray, height: int, width: int) -> Packed:
+    """FP8 with a scale for each block of rows and columns. The last blocks may be smaller."""
+    rows, columns = matrix.shape
+    scale = np.random.RandomState(1).rand(-(-rows // height), -(-columns // width)) + 0.5
+    scale = scale.astype(np.float32) / 100
+    spread = np.repeat(np.repeat(scale, height, 0)[:rows], width, 1)[:, :columns]
+    codes = to_e4m3(matrix / spread)
+    return {"weight": Float8(codes), "weight_scale_inv": scale}, E4M3[codes] * spread

@@ -20,15 +20,14 @@ from models.tiny import FAMILIES
 from models.tiny.base import TOKENS
 from models.tiny.base_mixture import TinyMixture
 from weights.packed_folder import (
-    E4M3,
     Bfloat,
-    Float8,
+    Packed,
     Storable,
     as_awq,
+    as_fp8_in_blocks,
     as_gptq,
     pack,
     quantised,
-    to_e4m3,
     values_of,
     write_mixed,
 )
@@ -39,14 +38,12 @@ if TYPE_CHECKING:
 
     from heddle.weights.checkpoint import Checkpoint
 
-Packed = tuple[dict[str, Storable], np.ndarray]
-
 
 def tiny(family: str) -> TinyMixture:
-    """The family's first tiny model, with matrices whose sides are whole blocks of 32."""
+    """The family's first tiny model, with matrices whose sides are whole blocks of 64."""
     model = FAMILIES[family][0]
     assert isinstance(model, TinyMixture)
-    return replace(model, width=64, expert_width=32, ffn_width=96, layers=2)
+    return replace(model, width=64, expert_width=64, ffn_width=128, layers=2)
 
 
 def gptq(matrix: np.ndarray, *, scatter: bool = False) -> Packed:
@@ -76,17 +73,7 @@ def int8(matrix: np.ndarray) -> Packed:
     """compressed-tensors of 8 bits, with the scale of activations that such folders have."""
     codes, zero, scale = quantised(matrix, 8, matrix.shape[1], symmetric=True)
     parts = {"weight": (codes - 128).astype(np.int8), "weight_scale": scale}
-    return {**parts, "input_scale": np.ones(1, np.float32)}, values_of(codes, zero, scale)
-
-
-def fp8(matrix: np.ndarray) -> Packed:
-    """Blocks of 24 rows and 40 columns: the last ones are smaller."""
-    rows, columns = matrix.shape
-    scale = np.random.RandomState(1).rand(-(-rows // 24), -(-columns // 40)) + 0.5
-    scale = scale.astype(np.float32) / 100
-    spread = np.repeat(np.repeat(scale, 24, 0)[:rows], 40, 1)[:, :columns]
-    codes = to_e4m3(matrix / spread)
-    return {"weight": Float8(codes), "weight_scale_inv": scale}, E4M3[codes] * spread
+    return parts | {"input_scale": np.ones(1, np.float32)}, values_of(codes, zero, scale)
 
 
 def compressed(form: str, bits: int) -> dict[str, object]:
@@ -95,14 +82,24 @@ def compressed(form: str, bits: int) -> dict[str, object]:
 
 
 GPTQ: dict[str, object] = {"quant_method": "gptq", "bits": 4, "sym": True}
-FP8: dict[str, object] = {"quant_method": "fp8", "weight_block_size": [24, 40]}
+FP8: dict[str, object] = {"quant_method": "fp8"}
+IN_BLOCKS = partial(as_fp8_in_blocks, height=24)
 FORMS: dict[str, tuple[dict[str, object], Callable[[np.ndarray], Packed], TensorType]] = {
     "gptq": (GPTQ, gptq, TensorType.Q4_0),
     "gptq act-order": (GPTQ | {"desc_act": True}, partial(gptq, scatter=True), TensorType.F32),
     "awq": ({"quant_method": "awq", "bits": 4}, awq, TensorType.Q5_0),
     "compressed-tensors w4": (compressed("pack-quantized", 4), words, TensorType.Q4_0),
     "compressed-tensors w8": (compressed("int-quantized", 8), int8, TensorType.Q8_0),
-    "fp8": (FP8, fp8, TensorType.F32),
+    "fp8": (
+        FP8 | {"weight_block_size": [24, 64]},
+        partial(IN_BLOCKS, width=64),
+        TensorType.F8_E4M3,
+    ),
+    "fp8 in odd blocks": (
+        FP8 | {"weight_block_size": [24, 40]},
+        partial(IN_BLOCKS, width=40),
+        TensorType.F32,
+    ),
 }
 
 
@@ -150,6 +147,22 @@ def test_each_expert_is_read_as_its_values(family: str, form: str, tmp_path: Pat
             values = dequantize(raw, tensor.type, tensor.shape)
             for expert in range(model.experts):
                 assert np.array_equal(values[expert], meant[label.replace("*", str(expert))])
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_part_of_a_stack_is_a_part_of_its_bytes(form: str, tmp_path: Path) -> None:
+    """Across matrices, and within a row; of FP8 and int8, only these rows are read."""
+    write(tmp_path, tiny("qwen3_moe"), form)
+    with HuggingFaceCheckpoint.open(tmp_path) as checkpoint:
+        for name in stacks(checkpoint):
+            whole = checkpoint.read(name)
+            matrix = whole.size // checkpoint.tensors[name].shape[0]
+            for start, size in ((0, 5), (matrix - 7, 11), (matrix + 3, 2 * matrix), (5, 0)):
+                part = checkpoint.read(name, start, size)
+                assert np.array_equal(part, whole[start : start + size])
+            assert np.array_equal(checkpoint.read(name, matrix), whole[matrix:])
+            by_rows = form.startswith("fp8") or form == "compressed-tensors w8"
+            assert checkpoint.reads_parts(name) == by_rows
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -19,44 +18,32 @@ from heddle.weights.tensor_types import TensorType, dequantize
 from models.tiny.base import TOKENS
 from models.tiny.llama import TinyLlama
 from weights.packed_folder import (
-    E4M3,
     Bfloat,
     Float8,
+    Packed,
     Storable,
     as_awq,
+    as_fp8,
+    as_fp8_in_blocks,
     as_gptq,
     pack,
     quantised,
-    to_e4m3,
     values_of,
-    write_mixed,
+    write_packed,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
 MODEL = TinyLlama("packed", heads=4, kv_heads=2, head_dim=16, tied=True, width=64, ffn_width=128)
-Packed = tuple[Mapping[str, Storable], np.ndarray]
 
 
 def write(
     folder: Path, settings: object, packer: Callable[[np.ndarray], Packed]
 ) -> dict[str, np.ndarray]:
     """Write the model with all matrices of its layers packed. Returns the values they mean."""
-    MODEL.write_folder(folder, quantization_config=settings)
-    tensors: dict[str, Storable] = {}
-    meant = {}
-    for name, values in MODEL.state().items():
-        if "layers" in name and values.ndim == 2:
-            parts, meant[name] = packer(values)
-            tensors |= {
-                f"{name.removesuffix('.weight')}.{part}": one for part, one in parts.items()
-            }
-        else:
-            tensors[name] = values
-    write_mixed(folder / "model.safetensors", tensors)
-    return meant
+    return write_packed(MODEL, folder, settings, packer)
 
 
 def check(folder: Path, meant: Mapping[str, np.ndarray], kind: TensorType) -> None:
@@ -150,30 +137,48 @@ def test_compressed_tensors_of_int8(dtype: str, kind: TensorType, tmp_path: Path
     check(tmp_path, write(tmp_path, compressed("int-quantized", 8), packer), kind)
 
 
-@pytest.mark.parametrize("shape", ["one", "row", "block"])
-def test_fp8(shape: str, tmp_path: Path) -> None:
-    """Matrices of 32, 64 and 128 rows in blocks of 48 rows and 40 columns: the last are smaller."""
+FP8: dict[str, object] = {"quant_method": "fp8"}
+
+
+@pytest.mark.parametrize("by_row", [False, True])
+def test_fp8(by_row: bool, tmp_path: Path) -> None:
+    settings = compressed("float-quantized", 8) if by_row else FP8
+    meant = write(tmp_path, settings, partial(as_fp8, by_row=by_row))
+    check(tmp_path, meant, TensorType.F8_E4M3)
+
+
+@pytest.mark.parametrize(
+    "width, kind",
+    [(40, TensorType.F32), (64, TensorType.F8_E4M3), (128, TensorType.F8_E4M3)],
+)
+def test_fp8_in_blocks(width: int, kind: TensorType, tmp_path: Path) -> None:
+    """Blocks that a scale of F8_E4M3 would lie in two of are read as F32."""
+    settings = FP8 | {"weight_block_size": [48, width]}
+    check(
+        tmp_path, write(tmp_path, settings, partial(as_fp8_in_blocks, height=48, width=width)), kind
+    )
+
+
+@pytest.mark.parametrize("part", ["weight", "weight_scale"])
+def test_fp8_that_is_not_finite_is_refused_by_name(part: str, tmp_path: Path) -> None:
+    """A code that is NaN, or a scale."""
 
     def packer(matrix: np.ndarray) -> Packed:
-        rows, columns = matrix.shape
-        if shape == "block":
-            scale = np.random.RandomState(1).rand(-(-rows // 48), -(-columns // 40)) + 0.5
-            scale = scale.astype(np.float32) / 100
-            spread = np.repeat(np.repeat(scale, 48, 0)[:rows], 40, 1)[:, :columns]
-            name = "weight_scale_inv"
+        parts, values = as_fp8(matrix, by_row=True)
+        if part == "weight":
+            stored = parts["weight"]
+            assert isinstance(stored, Float8)
+            stored.codes[7, 3] = 0xFF
         else:
-            scale = np.abs(matrix).max(1, keepdims=True) / 448
-            scale = scale.max(keepdims=True).reshape(1) if shape == "one" else scale
-            spread, name = np.broadcast_to(scale, matrix.shape), "weight_scale"
-        codes = to_e4m3(matrix / spread)
-        return {"weight": Float8(codes), name: scale}, E4M3[codes] * spread
+            scale = parts["weight_scale"]
+            assert isinstance(scale, np.ndarray)
+            scale[7] = np.nan
+        return parts, values
 
-    settings: dict[str, object] = {"quant_method": "fp8"}
-    if shape == "block":
-        settings["weight_block_size"] = [48, 40]
-    if shape == "row":
-        settings = compressed("float-quantized", 8)
-    check(tmp_path, write(tmp_path, settings, packer), TensorType.F32)
+    write(tmp_path, compressed("float-quantized", 8), packer)
+    with pytest.raises(ModelFileError, match=r"q_proj.weight has infinite or NaN .*row 7"):
+        Engine.load(str(tmp_path), EngineConfig(slots=1, threads=1))
+    Engine.load(str(tmp_path), EngineConfig(slots=1, threads=1, allow_nonfinite=True)).close()
 
 
 def test_a_scale_that_16_bits_do_not_hold_is_refused(tmp_path: Path) -> None:
@@ -191,7 +196,7 @@ def test_a_scale_that_16_bits_do_not_hold_is_refused(tmp_path: Path) -> None:
         checkpoint.read("layers.0.attention.q.weight")
 
 
-GPTQ = {"quant_method": "gptq", "bits": 4, "sym": True}
+GPTQ: dict[str, object] = {"quant_method": "gptq", "bits": 4, "sym": True}
 
 
 @pytest.mark.parametrize(
@@ -240,10 +245,15 @@ def test_parts_that_do_not_fit_are_named(
 
 
 def test_an_engine_runs_packed_weights(tmp_path: Path) -> None:
-    """As blocks, whose activations have 8 bits, and as F32: alone and in a batch the same."""
-    for scatter, distance in ((False, 0.3), (True, 0.01)):
-        folder = tmp_path / f"scatter {scatter}"
-        write(folder, GPTQ | {"desc_act": scatter}, partial(gptq, scatter=scatter))
+    """As blocks, whose activations have 8 bits, and as floats: alone and in a batch the same."""
+    cases: list[tuple[dict[str, object], Callable[[np.ndarray], Packed], float]] = [
+        (GPTQ, partial(gptq, scatter=False), 0.3),
+        (GPTQ | {"desc_act": True}, partial(gptq, scatter=True), 0.01),
+        (FP8, as_fp8, 0.01),
+    ]
+    for number, (settings, packer, distance) in enumerate(cases):
+        folder = tmp_path / str(number)
+        write(folder, settings, packer)
         with HuggingFaceCheckpoint.open(folder) as checkpoint:
             expected = ReferenceModel(checkpoint).logits(TOKENS)[-1]
         params = SamplingParams(temperature=0, max_tokens=1, logprobs=20, ignore_eos=True)

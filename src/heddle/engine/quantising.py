@@ -137,7 +137,7 @@ class _NewFile:
                     groups.setdefault(exported_name(checkpoint, tensor.name), []).append(tensor)
         if needs_output_matrix(checkpoint):
             output = exported_name(checkpoint, "output.weight")
-            groups[output] = [checkpoint.tensors["embedding.weight"]]
+            groups[output] = exported_tensors(checkpoint, checkpoint.tensors["embedding.weight"])
         new = [self._tensor(name, in_row_order(parts)) for name, parts in groups.items()]
         if not self._from_gguf:
             for name, values in _rope_divisors(checkpoint.hyperparameters).items():

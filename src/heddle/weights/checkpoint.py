@@ -386,13 +386,17 @@ class Checkpoint(Protocol):
         """
         ...
 
-    def read(self, name: str) -> NDArray[np.uint8]:
-        """The bytes (nbytes,) of tensor `name`, in memory.
+    def read(self, name: str, start: int = 0, size: int | None = None) -> NDArray[np.uint8]:
+        """The bytes (nbytes,) of tensor `name`, in memory; or `size` bytes from byte `start` on.
 
         Raises:
             ModelFileError: the file has no such tensor, or ends before the tensor does.
             ModelSourceError: the file cannot be read.
         """
+        ...
+
+    def reads_parts(self, name: str) -> bool:
+        """Whether a part of tensor `name` takes less work to read than the whole."""
         ...
 
     def check_unchanged(self) -> None:

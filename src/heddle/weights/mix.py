@@ -74,11 +74,11 @@ class Mix:
 
     def kept(self, tensors: Iterable[TensorInfo]) -> str:
         """The matrices that stay although a type was asked for, as text; empty if there is none."""
-        quantised = (t for t in tensors if len(t.shape) > 1 and t.type.block_elements > 1)
+        quantised = (t for t in tensors if len(t.shape) > 1 and not t.type.is_float)
         counts = Counter(tensor.type.name for tensor in quantised if self.target is not None)
         return ", ".join(f"{count} of type {name}" for name, count in counts.most_common())
 
 
 def _is_float_matrix(tensor: TensorInfo) -> bool:
     is_matrix = len(tensor.shape) > 1 and tensor.name.endswith(".weight")
-    return is_matrix and tensor.type.block_elements == 1 and not tensor.name.endswith(_ROUTERS)
+    return is_matrix and tensor.type.is_float and not tensor.name.endswith(_ROUTERS)

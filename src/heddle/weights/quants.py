@@ -60,6 +60,31 @@ def bf16(blocks: Blocks) -> Values:
     return (blocks.view("<u2").astype(np.uint32) << 16).view(np.float32)
 
 
+def f8_e4m3(blocks: Blocks) -> Values:
+    """d in float32, then 64 E4M3 numbers; d * number. GGUF has no such type."""
+    return blocks[:, :4].view("<f4") * e4m3(blocks[:, 4:])
+
+
+def e4m3(raw: Blocks) -> Values:
+    """E4M3 numbers: a sign, 4 bits of exponent with bias 7, 3 of fraction; 0x7F and 0xFF are NaN.
+
+    Micikevicius et al. 2022, arXiv:2209.05433.
+    """
+    return _E4M3[raw]
+
+
+def _e4m3_numbers() -> Values:
+    codes = np.arange(256)
+    exponent, fraction = codes >> 3 & 15, codes & 7
+    normal = np.ldexp(1 + fraction / 8, exponent - 7)
+    magnitude = np.where(exponent > 0, normal, np.ldexp(fraction / 8, -6))
+    magnitude[(codes & 127) == 127] = np.nan
+    return np.where(codes & 128, -magnitude, magnitude).astype(np.float32)
+
+
+_E4M3 = _e4m3_numbers()
+
+
 # --- blocks of 32 with one scale -----------------------------------------------------------------
 
 

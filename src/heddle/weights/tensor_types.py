@@ -1,8 +1,9 @@
 """The table of tensor types: how rows of numbers are stored in a model file.
 
-Each type of GGUF has a row. A type with a decoder is supported: its matrices run in the reference
-and in the native kernels, whose table (`native/formats.h`) has a row for it too. Everything else is
-derived from the two tables. "Adding a tensor type" in docs/native.md names the steps.
+Each type of GGUF has a row, and each other type that Heddle holds in memory. A type with a decoder
+is supported: its matrices run in the reference and in the native kernels, whose table
+(`native/formats.h`) has a row for it too. Everything else is derived from the two tables. "Adding a
+tensor type" in docs/native.md names the steps.
 """
 
 from __future__ import annotations
@@ -23,12 +24,15 @@ if TYPE_CHECKING:
 
     Decoder = Callable[[quants.Blocks], quants.Values]
 
+_OWN = 1000
+"""The first number of types that GGUF lacks."""
+
 # Values decoded at a time. The temporaries take a few times as many bytes, and fit in the caches.
 _CHUNK_ELEMENTS = 1 << 16
 
 
 class TensorType(IntEnum):
-    """A tensor type. Its value is its number in GGUF.
+    """A tensor type. Its value is its number in GGUF, or from 1000 on if GGUF lacks it.
 
     Attributes:
         block_elements: values in a block. The length of a row is a multiple of this.
@@ -84,6 +88,7 @@ class TensorType(IntEnum):
     MXFP4 = 39, 32, 17, quants.mxfp4
     NVFP4 = 40, 64, 36, quants.nvfp4
     Q1_0 = 41, 128, 18
+    F8_E4M3 = _OWN, 64, 68, quants.f8_e4m3
 
     @property
     def is_supported(self) -> bool:
@@ -91,9 +96,19 @@ class TensorType(IntEnum):
         return self.decode is not None
 
     @property
+    def is_in_gguf(self) -> bool:
+        """Whether GGUF files may have tensors of this type."""
+        return self < _OWN
+
+    @property
+    def is_float(self) -> bool:
+        """Whether each value is a float, with or without a scale for several values."""
+        return self.block_elements == 1 or self is TensorType.F8_E4M3
+
+    @property
     def quantises_activations(self) -> bool:
         """Whether a matmul with weights of this type reads activations as int8 codes."""
-        return self.block_elements > 1
+        return not self.is_float
 
     @classmethod
     def supported(cls) -> tuple[TensorType, ...]:

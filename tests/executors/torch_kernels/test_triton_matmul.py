@@ -134,3 +134,12 @@ def test_a_value_that_is_not_finite_stays_with_its_token() -> None:
         assert not found[5].isfinite().any()
         assert torch.equal(found[:5], whole[:5])
         assert torch.equal(found[6:], whole[6:])
+
+
+def test_a_number_of_fp8_that_is_nan_stays_in_its_row() -> None:
+    matrix, _ = matrix_of(TensorType.F8_E4M3, 9, 64)
+    for row, code in ((3, 0x7F), (6, 0xFF)):
+        matrix.fields[1][row, 5] = code
+    found = multiply(operand(tokens_of(TILE, 64), TensorType.F8_E4M3), matrix)
+    assert found[:, [3, 6]].isnan().all()
+    assert found[:, [0, 1, 2, 4, 5, 7, 8]].isfinite().all()

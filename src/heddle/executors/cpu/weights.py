@@ -183,13 +183,16 @@ class CpuLoader:
     def _slices(self, tensor: TensorInfo) -> Iterator[_Raw]:
         """The bytes of each matrix of a stacked tensor."""
         size = tensor.nbytes // tensor.shape[0]
-        made = None if tensor.has_place else self._checkpoint.read(tensor.name)
+        is_made = not (tensor.has_place or self._checkpoint.reads_parts(tensor.name))
+        made = self._checkpoint.read(tensor.name) if is_made else None
         for index in range(tensor.shape[0]):
-            if made is None:
+            if made is not None:
+                yield made[index * size : (index + 1) * size]
+            elif tensor.has_place:
                 place = tensor.place_of_slice(index)
                 yield _native.FileBytes(place.descriptor, place.offset, size)
             else:
-                yield made[index * size : (index + 1) * size]
+                yield self._checkpoint.read(tensor.name, index * size, size)
 
     def _matrix(self, tensor: TensorInfo, bias: npt.NDArray[np.float32]) -> _native.Matrix:
         raw: _Raw

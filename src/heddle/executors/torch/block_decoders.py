@@ -1,4 +1,4 @@
-"""Decoders of GGUF's types but IQ1 to IQ3, over torch tensors: from blocks to float32.
+"""Decoders of all types of blocks but IQ1 to IQ3, over torch tensors: from blocks to float32.
 
 `heddle.weights.quants` documents the layouts. Each argument is a field of all blocks, (n, bytes).
 """
@@ -124,6 +124,10 @@ def nvfp4(e: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
     tables = _tables(e.device)
     values = tables.e2m1[nibbles(q.reshape(-1, 4, 8)).long()]
     return tables.e4m3[e.long()][..., None] * values
+
+
+def f8_e4m3(d: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
+    return d.contiguous().view(torch.float32) * numbers.view(torch.float8_e4m3fn).float()
 
 
 def tq1_0(fives: torch.Tensor, fours: torch.Tensor, d: torch.Tensor) -> torch.Tensor:

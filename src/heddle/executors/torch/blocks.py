@@ -64,6 +64,7 @@ BLOCKS = {
     TensorType.TQ2_0: Block((64, 2), block_decoders.tq2_0),
     TensorType.MXFP4: Block((1, 16), block_decoders.mxfp4),
     TensorType.NVFP4: Block((4, 32), block_decoders.nvfp4),
+    TensorType.F8_E4M3: Block((4, 64), block_decoders.f8_e4m3),
 }
 """All other types that are supported."""
 

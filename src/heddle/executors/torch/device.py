@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from importlib.metadata import version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
@@ -67,11 +68,12 @@ def device_digest(device: torch.device) -> str:
     """A digest that identifies the results of the device's matmuls.
 
     Their bits depend on the build of torch, the processor, and the number of threads; on a GPU
-    also on Triton.
+    also on Triton, and on whether it fuses products and sums.
     """
     digest = hashlib.sha256(device_name(device).encode())
     if device.type != "cpu":
         digest.update(version("triton").encode())
+        digest.update(os.environ.get("TRITON_DEFAULT_FP_FUSION", "").encode())
     for rows, inner in ((64, 64), (250, 1000), (4096, 576)):
         left = torch.arange(rows * inner, device=device).reshape(rows, inner) % 251 * 0.37
         right = torch.arange(inner * 16, device=device).reshape(inner, 16) % 241 * 0.11

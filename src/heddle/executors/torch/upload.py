@@ -80,15 +80,18 @@ class Uploader:
         held = tensor.shape[-1] if columns is None else len(columns)
         fields = empty_fields(len(wanted), held, kind, self._device)
         row_bytes = tensor.nbytes // every
-        made = None if tensor.has_place else self._checkpoint.read(tensor.name)
+        is_made = not (tensor.has_place or self._checkpoint.reads_parts(tensor.name))
+        made = self._checkpoint.read(tensor.name) if is_made else None
         done = 0
         for first, last in _runs(wanted, max(1, STAGING_BYTES // row_bytes)):
             begin, end = first * row_bytes, last * row_bytes
             staged = self._staged(end - begin)
-            if made is None:
+            if made is not None:
+                staged[:] = made[begin:end]
+            elif tensor.has_place:
                 self._fill(tensor, begin, staged)
             else:
-                staged[:] = made[begin:end]
+                staged[:] = self._checkpoint.read(tensor.name, begin, end - begin)
             if columns is not None:
                 staged = self._cut(tensor, staged, last - first, columns)
             if kind is not tensor.type:

@@ -124,7 +124,13 @@ class GGUFCheckpoint(Closing):
     def recommended(self) -> Recommended:
         return read_recommended(self.metadata, self.path)
 
-    def read(self, name: str) -> NDArray[np.uint8]:
+    def read(self, name: str, start: int = 0, size: int | None = None) -> NDArray[np.uint8]:
+        return self._whole(name)[start : None if size is None else start + size]
+
+    def reads_parts(self, name: str) -> bool:
+        return self.tensors[name].has_place
+
+    def _whole(self, name: str) -> NDArray[np.uint8]:
         tensor = self.tensors.get(name)
         label = self.label(name) if tensor is None else tensor.label
         if tensor is not None and tensor.slices:

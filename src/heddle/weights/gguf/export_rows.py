@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from heddle.errors import UnsupportedModelError
 from heddle.weights.gguf import names
 from heddle.weights.gguf.export import exported_architecture
+from heddle.weights.tensor_types import TensorType, dequantize
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -55,7 +57,13 @@ def exported_parts(checkpoint: Checkpoint, name: str) -> list[str]:
 
 
 def exported_tensors(checkpoint: Checkpoint, tensor: TensorInfo) -> list[TensorInfo]:
-    """The tensors that GGUF has in place of a folder's tensor, under canonical names."""
+    """The tensors that GGUF has in place of a folder's tensor, under canonical names.
+
+    A tensor whose type GGUF lacks becomes F32.
+    """
+    if not tensor.type.is_in_gguf:
+        size = prod(tensor.shape) * TensorType.F32.block_bytes
+        tensor = replace(tensor, type=TensorType.F32, nbytes=size, place=None)
     parts = exported_parts(checkpoint, tensor.name)
     if len(parts) == 1:
         return [tensor]
@@ -74,12 +82,20 @@ def exported_content(checkpoint: Checkpoint, tensor: TensorInfo) -> NDArray[np.u
     if tensor.name not in checkpoint.tensors:
         layer, _, part = tensor.name.removesuffix(".weight").partition(".mixer.")
         whole = checkpoint.tensors[f"{layer}{_WITH_GATES}"]
-        rows = checkpoint.read(whole.name).reshape(whole.shape[0], -1)
+        rows = _read(checkpoint, whole).reshape(whole.shape[0], -1)
         return rows[_rows_by_part(read)[part == "z"]].reshape(-1)
-    raw = checkpoint.read(tensor.name)
+    raw = _read(checkpoint, checkpoint.tensors[tensor.name])
     if architecture in names.TILED and ".mixer." in tensor.name:
         return _tiled(read, tensor, raw)
     return _paired(read, architecture, tensor, raw)
+
+
+def _read(checkpoint: Checkpoint, tensor: TensorInfo) -> NDArray[np.uint8]:
+    """The bytes of a folder's tensor, as F32 if GGUF lacks its type."""
+    raw = checkpoint.read(tensor.name)
+    if tensor.type.is_in_gguf:
+        return raw
+    return dequantize(raw, tensor.type, tensor.shape).reshape(-1).view(np.uint8)
 
 
 def exported_columns(

@@ -55,7 +55,7 @@ _LARGEST_HEADER = 256 << 20
 _SMALLEST_PAIR = 8 + 4 + 1
 _SMALLEST_TENSOR = 8 + 4 + 4 + 8
 
-_TENSOR_TYPES = {int(kind): kind for kind in TensorType}
+_TENSOR_TYPES = {int(kind): kind for kind in TensorType if kind.is_in_gguf}
 
 
 @dataclass(frozen=True, slots=True)

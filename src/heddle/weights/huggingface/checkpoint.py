@@ -106,17 +106,44 @@ class HuggingFaceCheckpoint(Closing):
     def stamps(self) -> Mapping[Path, FileStamp]:
         return {**self._stored.stamps, **self._config_stamp}
 
-    def read(self, name: str) -> NDArray[np.uint8]:
+    def read(self, name: str, start: int = 0, size: int | None = None) -> NDArray[np.uint8]:
         tensor = self.tensors.get(name)
         if tensor is None:
             label = self.label(name)
             raise ModelFileError(f"{self.path}: tensor {label} is missing", field=label)
+        wanted = range(tensor.nbytes)[start : None if size is None else start + size]
         if name in self._stacks:
-            found, at = np.empty(tensor.nbytes, np.uint8), 0
-            for part in self._stacks[name].slices:
-                found[at : at + part.size] = self._stored.read(part.label, part.start, part.size)
-                at += part.size
-            return found
+            return self._read_stack(self._stacks[name], wanted)
+        if self._is_computed(name):
+            return self._computed(tensor)[wanted.start : wanted.stop]
+        return self._stored.read(tensor.label, tensor.start + wanted.start, len(wanted))
+
+    def reads_parts(self, name: str) -> bool:
+        if name in self._stacks:
+            return self._stored.reads_parts(self._stacks[name].slices[0].label)
+        return not self._is_computed(name) and self._stored.reads_parts(self.tensors[name].label)
+
+    def _is_computed(self, name: str) -> bool:
+        tensor = self.tensors[name]
+        if name in self._made or is_of_heads(tensor):
+            return True
+        return self._derivation(name, self._stored[tensor.label]) is not None
+
+    def _read_stack(self, stack: Stack, wanted: range) -> NDArray[np.uint8]:
+        """Bytes of a stack, from those of the slices that have some."""
+        found, at = [], 0
+        for part in stack.slices:
+            own = range(at, at + part.size)
+            at += part.size
+            begin, end = max(own.start, wanted.start), min(own.stop, wanted.stop)
+            if begin < end:
+                skipped = begin - own.start
+                found.append(self._stored.read(part.label, part.start + skipped, end - begin))
+        return np.concatenate(found) if found else np.empty(0, np.uint8)
+
+    def _computed(self, tensor: TensorInfo) -> NDArray[np.uint8]:
+        """The bytes of a tensor that is computed from stored ones."""
+        name = tensor.name
         if name in self._made:
             made = self._made[name]
             return made.make([self._stored.read(label) for label in made.sources])
@@ -124,10 +151,9 @@ class HuggingFaceCheckpoint(Closing):
         if is_of_heads(tensor):
             return part_of_heads(tensor, stored.type, self._stored.read(tensor.label))
         derive = self._derivation(name, stored)
-        if derive is not None:
-            values = dequantize(self._stored.read(tensor.label), stored.type, stored.shape)
-            return derive(values).reshape(-1).view(np.uint8)
-        return self._stored.read(tensor.label, tensor.start, tensor.nbytes)
+        assert derive is not None, "other tensors are stored as they are"
+        values = dequantize(self._stored.read(tensor.label), stored.type, stored.shape)
+        return derive(values).reshape(-1).view(np.uint8)
 
     def check_unchanged(self) -> None:
         self._stored.check_unchanged()

@@ -115,12 +115,17 @@ class StoredTensors(Closing):
         """`size` bytes of a tensor from byte `start` on; None: all that follow."""
         packed = self._packed.get(label)
         end = None if size is None else start + size
+        some = range(self.tensors[label].nbytes)[start:end]
         if packed is not None:
-            return packed.read(self._array)[start:end]
+            return packed.read(self._array, some)
         stored = self._file_of[label].tensors[label]
-        some = range(stored.nbytes)[start:end]
         raw = self._file_of[label].read(stored.offset + start, len(some), label)
         return np.frombuffer(raw, np.uint8)
+
+    def reads_parts(self, label: str) -> bool:
+        """Whether a part of a tensor takes less work to read than the whole."""
+        packed = self._packed.get(label)
+        return packed is None or packed.by_rows
 
     def check_unchanged(self) -> None:
         """Raise ModelFileError if somebody has written to a file."""
@@ -153,20 +158,25 @@ class StoredTensors(Closing):
         place = FilePlace(file.descriptor, stored.offset)
         return FolderTensor(label, stored.dtype, stored.shape, stored.nbytes, place)
 
-    def _array(self, label: str) -> NDArray[Any]:
-        """A stored tensor as an array: BF16 as float32, F8 as uint8, other types as they are."""
+    def _array(self, label: str, rows: slice | None = None) -> NDArray[Any]:
+        """A stored tensor, or some of its rows, as an array: BF16 as float32, F8 as uint8, other
+        types as they are."""
         file = self._file_of[label]
         stored = file.tensors[label]
-        raw = np.frombuffer(file.read(stored.offset, stored.nbytes, label), np.uint8)
+        offset, size, shape = stored.offset, stored.nbytes, stored.shape
+        if rows is not None:
+            of_row, count = size // shape[0], rows.stop - rows.start
+            offset, size, shape = offset + rows.start * of_row, count * of_row, (count, *shape[1:])
+        raw = np.frombuffer(file.read(offset, size, label), np.uint8)
         if stored.dtype == "BF16":
-            return dequantize(raw, TensorType.BF16, stored.shape)
+            return dequantize(raw, TensorType.BF16, shape)
         kind = _NUMPY.get(stored.dtype)
         if kind is None:
             raise UnsupportedModelError(
                 f"tensor {label} of dtype {stored.dtype} is not supported in quantised weights",
                 param=label,
             )
-        return raw.view(kind).reshape(stored.shape)
+        return raw.view(kind).reshape(shape)
 
 
 def _of_packed(matrix: PackedMatrix) -> FolderTensor:

@@ -34,6 +34,7 @@ from heddle.executors.torch.kernels.k_codes import (
 )
 from heddle.executors.torch.kernels.simple_codes import (
     e2m1,
+    e4m3,
     five_bits,
     half,
     halved_e8m0,
@@ -48,7 +49,7 @@ from heddle.weights.tensor_types import TensorType
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_HALF, _BYTE, _SIGNED = torch.float16, torch.uint8, torch.int8
+_FLOAT, _HALF, _BYTE, _SIGNED = torch.float32, torch.float16, torch.uint8, torch.int8
 _SHORT, _WORD = torch.int16, torch.int32
 
 
@@ -81,6 +82,7 @@ CODES = {
     TensorType.IQ4_XS: Codes(32, (_HALF, _SHORT, _BYTE, _BYTE)),
     TensorType.MXFP4: Codes(32, (_BYTE, _BYTE)),
     TensorType.NVFP4: Codes(16, (_BYTE, _BYTE)),
+    TensorType.F8_E4M3: Codes(32, (_FLOAT, _BYTE)),
     TensorType.TQ1_0: Codes(32, (_BYTE, _BYTE, _HALF)),
     TensorType.TQ2_0: Codes(32, (_BYTE, _HALF)),
     TensorType.IQ1_S: Codes(32, (_HALF, _BYTE, _SHORT)),
@@ -162,6 +164,8 @@ def of_others(f0, f1, f2, f3, f4, grid, block, number, run, KIND: tl.constexpr):
         codes, scale = iq4_xs(f0, f1, f2, f3, block, number, run)
     elif KIND == "NVFP4":
         codes, scale = nvfp4(f0, f1, block, number, run)
+    elif KIND == "F8_E4M3":
+        codes, scale = e4m3(f1, block, number, run), tl.load(f0 + block)
     elif KIND == "TQ1_0":
         codes, scale = tq1_0(f0, f1, block, number, run), half(f2, block)
     elif KIND == "TQ2_0":

@@ -45,12 +45,16 @@ def _bytes(field, block, size, place):
 
 @triton.jit
 def _signed(points, minus):
+    """Points with signs, which are the lowest bits of `minus`."""
     return tl.where((minus & 1) == 1, -points, points)
 
 
 @triton.jit
 def _signs(seven, run):
-    """The bit of each element of a group of eight, of which 7 are stored; an even number is 1."""
+    """The sign of each element of groups of eight, in the lowest bit; 1: minus.
+
+    Seven signs are stored. The eighth makes the number of minus signs even.
+    """
     parity = seven ^ (seven >> 4)
     parity = parity ^ (parity >> 2)
     parity = parity ^ (parity >> 1)
@@ -67,7 +71,7 @@ def _nibble(field, at, number):
 
 @triton.jit
 def _of_word(words, at, run):
-    """Signs (rows, 32) and scales of words with a scale in the upper four bits, and 4 * 7 signs."""
+    """Signs (rows, 32) and scales. A word has a scale in the upper four bits, and 4 * 7 signs."""
     word = tl.load(words + at)
     seven = (word[:, None] >> (run // 8 * 7)[None, :]) & 127
     return _signs(seven, run), ((word >> 28) & 15).to(tl.float32)
@@ -124,6 +128,7 @@ def iq3_s(d, low, high, signs, scales, grid, block, number, run):
 
 @triton.jit
 def _shifted(grid, point, run, is_down):
+    """Points of IQ1, each moved by an eighth."""
     points = tl.load(grid + point * 8 + (run % 8)[None, :]).to(tl.float32)
     return points + tl.where(is_down, -0.125, 0.125)
 

@@ -81,6 +81,19 @@ def nvfp4(e, low, block, number, run):
 
 
 @triton.jit
+def e4m3(numbers, block, number, run):
+    """Numbers (rows, 32) of run `number` (0 to 1) of blocks of F8_E4M3, in float16.
+
+    Shifted bits of a number are a float16 number, which is 2**-8 times its value. NaN also gets the
+    highest bit of the exponent, so that it is NaN in float16.
+    """
+    code = tl.load(numbers + block[:, None] * 64 + (number * 32 + run)[None, :]).to(tl.int16)
+    rest = code & 0x7F
+    bits = ((code & 0x80) << 8) | (rest << 7) | (((rest + 1) & 0x80) << 7)
+    return bits.to(tl.float16, bitcast=True) * 256.0
+
+
+@triton.jit
 def tq2_0(low, block, number, run):
     """Codes (rows, 32) of run `number` (0 to 7) of blocks of TQ2_0."""
     byte = tl.load(low + block[:, None] * 64 + (number // 4 * 32 + run)[None, :]).to(tl.int32)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from heddle.errors import ModelFileError, UnsupportedModelError
-from heddle.weights.huggingface.packed.values import BLOCK, encode
+from heddle.weights.huggingface.packed.values import BLOCK, encode, with_scales
 from heddle.weights.tensor_types import TensorType
 
 if TYPE_CHECKING:
@@ -16,25 +16,31 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from heddle.weights.huggingface.packed.values import Floats, Integers
+    from heddle.weights.huggingface.packed.values import Codes, Floats, Integers
     from heddle.weights.huggingface.safetensors import StoredTensor
 
     Stored = Mapping[str, StoredTensor]
 
-    Read = Callable[[str], NDArray[Any]]
-    """Returns a stored tensor: BF16 as float32, F8 as uint8, other types as they are."""
+    class Read(Protocol):
+        """Reads a stored tensor: BF16 as float32, F8 as uint8, other types as they are."""
+
+        def __call__(self, label: str, rows: slice | None = None, /) -> NDArray[Any]:
+            """All rows, or some."""
+            ...
+
 
 _CHUNK_ELEMENTS = 1 << 20
 """Values decoded at a time. The temporaries take some ten bytes a value."""
 
 
 class DecodeRows(Protocol):
-    """Decodes rows of a matrix whose stored tensors are in memory."""
+    """Decodes rows of a matrix."""
 
-    def __call__(self, rows: slice, /) -> tuple[Integers | Floats, Floats]:
+    def __call__(self, rows: slice, /) -> tuple[Integers | Codes | Floats, Floats]:
         """Values (n, columns) and their scales.
 
-        Scales are (n, columns / 32) if the matrix is read as blocks, (n, columns) if as F32.
+        If the matrix is read as F32, scales are (n, columns), else (n, columns / elements of a
+        block). If as F8_E4M3, the values are codes.
         """
         ...
 
@@ -48,7 +54,8 @@ class PackedMatrix:
         type: the type as which it is read.
         shape: (rows, columns).
         parts: the stored tensors that it is made from.
-        open: reads the stored tensors.
+        open: reads the stored tensors, or those that all rows need.
+        by_rows: whether some rows take less work to read than all.
     """
 
     label: str
@@ -56,6 +63,7 @@ class PackedMatrix:
     shape: tuple[int, int]
     parts: tuple[str, ...]
     open: Callable[[Read], DecodeRows]
+    by_rows: bool = False
 
     @property
     def nbytes(self) -> int:
@@ -63,24 +71,29 @@ class PackedMatrix:
         rows, columns = self.shape
         return rows * columns // self.type.block_elements * self.type.block_bytes
 
-    def read(self, read: Read) -> NDArray[np.uint8]:
-        """The bytes (nbytes,) of the matrix.
+    def read(self, read: Read, wanted: range) -> NDArray[np.uint8]:
+        """Some bytes of the matrix. `wanted` are their indices.
 
         Raises:
             UnsupportedModelError: `type` does not hold a value or a scale exactly.
         """
         rows, columns = self.shape
+        of_row = self.nbytes // rows
+        first, last = wanted.start // of_row, -(-wanted.stop // of_row)
         decode = self.open(read)
-        found = np.empty((rows, self.nbytes // rows), np.uint8)
+        found = np.empty((last - first, of_row), np.uint8)
         step = max(1, _CHUNK_ELEMENTS // columns)
-        for start in range(0, rows, step):
-            part = slice(start, min(start + step, rows))
-            found[part] = self._encoded(*decode(part))
-        return found.reshape(-1)
+        for start in range(first, last, step):
+            part = slice(start, min(start + step, last))
+            found[part.start - first : part.stop - first] = self._encoded(*decode(part))
+        skipped = wanted.start - first * of_row
+        return found.reshape(-1)[skipped : skipped + len(wanted)]
 
-    def _encoded(self, values: Integers | Floats, scales: Floats) -> NDArray[np.uint8]:
+    def _encoded(self, values: Integers | Codes | Floats, scales: Floats) -> NDArray[np.uint8]:
         if self.type is TensorType.F32:
             return np.ascontiguousarray(values * scales, np.float32).view(np.uint8)
+        if self.type is TensorType.F8_E4M3:
+            return with_scales(values.astype(np.uint8, copy=False), scales)
         try:
             return encode(self.type, values.astype(np.int16), scales)
         except ValueError as error:
@@ -100,8 +113,8 @@ def block_type(bits: int, group: int, dtype: str, *, zero_points: bool) -> Tenso
 
 
 def spread(scales: Floats, kind: TensorType, columns: int) -> Floats:
-    """Scales (n, groups), repeated for each column of F32 or for each block of other types."""
-    wanted = columns if kind is TensorType.F32 else columns // BLOCK
+    """Scales (n, groups), repeated for each block of `kind`."""
+    wanted = columns // kind.block_elements
     return np.repeat(scales, wanted // scales.shape[1], axis=1)
 
 

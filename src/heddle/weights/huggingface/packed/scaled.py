@@ -21,7 +21,8 @@ from heddle.weights.huggingface.packed.matrix import (
     spread,
     stems,
 )
-from heddle.weights.huggingface.packed.values import e4m3, unpack
+from heddle.weights.huggingface.packed.values import unpack
+from heddle.weights.quants import e4m3
 from heddle.weights.tensor_types import TensorType
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     from heddle.weights.huggingface.json_files import Config
     from heddle.weights.huggingface.packed.matrix import DecodeRows, Read, Stored
-    from heddle.weights.huggingface.packed.values import Floats, Integers
+    from heddle.weights.huggingface.packed.values import Codes, Floats, Integers
 
 _FORMATS = ("pack-quantized", "int-quantized", "float-quantized", "naive-quantized")
 
@@ -141,12 +142,22 @@ def _scaled(label: str, scale: str, tensors: Stored, blocks: tuple[int, ...] = (
         )
     zero_label = label + "_zero_point"
     zero_points = zero_label in tensors
-    kind = TensorType.F32
-    if stored.dtype == "I8" and not blocks:
+    if stored.dtype == "F8_E4M3":
+        kind = TensorType.F32 if zero_points else _float8_type(columns, blocks)
+    elif blocks:
+        kind = TensorType.F32
+    else:
         kind = block_type(8, columns, scales.dtype, zero_points=zero_points)
     parts = (label, scale, *([zero_label] if zero_points else []))
     source = _Bytes(parts, kind, (rows, columns), blocks)
-    return PackedMatrix(label, kind, (rows, columns), parts, source.open)
+    return PackedMatrix(label, kind, (rows, columns), parts, source.open, by_rows=True)
+
+
+def _float8_type(columns: int, blocks: tuple[int, ...]) -> TensorType:
+    """F8_E4M3 if each of its blocks has one scale, else F32."""
+    run = TensorType.F8_E4M3.block_elements
+    whole = columns % run == 0 and (not blocks or blocks[1] % run == 0)
+    return TensorType.F8_E4M3 if whole else TensorType.F32
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,13 +170,16 @@ class _Bytes:
     blocks: tuple[int, ...]
 
     def open(self, read: Read) -> DecodeRows:
-        """Read the stored tensors."""
+        """Read the scales and zero points. The values are read when they are decoded."""
         rows, _columns = self.shape
-        raw, scales = read(self.parts[0]), read(self.parts[1]).astype(np.float32)
+        scales = read(self.parts[1]).astype(np.float32)
         zeros = [read(label).astype(np.int16).reshape(-1, 1) for label in self.parts[2:]]
 
-        def decode(part: slice) -> tuple[Integers | Floats, Floats]:
-            values = e4m3(raw[part]) if raw.dtype == np.uint8 else raw[part].astype(np.int16)
+        def decode(part: slice) -> tuple[Integers | Codes | Floats, Floats]:
+            raw = read(self.parts[0], part)
+            if self.kind is TensorType.F8_E4M3:
+                return raw, self._scales(scales, part)
+            values = e4m3(raw) if raw.dtype == np.uint8 else raw.astype(np.int16)
             for zero in zeros:
                 values = values - np.broadcast_to(zero, (rows, 1))[part]
             return values, self._scales(scales, part)
@@ -176,5 +190,7 @@ class _Bytes:
         rows, columns = self.shape
         if self.blocks:
             of_rows: NDArray[np.int64] = np.arange(part.start, part.stop) // self.blocks[0]
-            return np.repeat(scales[of_rows], self.blocks[1], axis=1)[:, :columns]
+            size = self.kind.block_elements
+            spread_out = np.repeat(scales[of_rows], self.blocks[1] // size, axis=1)
+            return spread_out[:, : columns // size]
         return spread(np.broadcast_to(scales.reshape(-1, 1), (rows, 1))[part], self.kind, columns)

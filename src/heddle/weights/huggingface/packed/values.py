@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Integers = NDArray[np.int16]
+    Codes = NDArray[np.uint8]
     Floats = NDArray[np.float32]
 
 BLOCK = 32
@@ -42,26 +43,6 @@ def unpack(words: NDArray[np.int32], bits: int, axis: int, order: Sequence[int] 
     unsigned = words.view(np.uint32)[..., None] >> np.array([bits * i for i in places], np.uint32)
     values = (unsigned & np.uint32((1 << bits) - 1)).astype(np.int16)
     return np.moveaxis(values.reshape(*words.shape[:-1], -1), -1, axis)
-
-
-def e4m3(raw: NDArray[np.uint8]) -> Floats:
-    """The values of FP8 E4M3 without infinities: 4 bits of exponent, bias 7, 3 of mantissa.
-
-    Micikevicius et al. 2022, arXiv:2209.05433.
-    """
-    return _E4M3[raw]
-
-
-def _table() -> Floats:
-    codes = np.arange(256)
-    exponent, mantissa = codes >> 3 & 15, codes & 7
-    normal = np.ldexp(1 + mantissa / 8, exponent - 7)
-    magnitude = np.where(exponent > 0, normal, np.ldexp(mantissa / 8, -6))
-    magnitude[(codes & 127) == 127] = np.nan
-    return np.where(codes & 128, -magnitude, magnitude).astype(np.float32)
-
-
-_E4M3 = _table()
 
 
 def encode(kind: TensorType, values: Integers, scales: Floats) -> NDArray[np.uint8]:
@@ -95,3 +76,10 @@ def encode(kind: TensorType, values: Integers, scales: Floats) -> NDArray[np.uin
             parts.append(np.packbits(codes >> 4, axis=1, bitorder="little"))
         parts.append((codes[:, :16] & 15 | codes[:, 16:] << 4).astype(np.uint8))
     return np.concatenate(parts, axis=1).reshape(len(values), -1)
+
+
+def with_scales(codes: Codes, scales: Floats) -> NDArray[np.uint8]:
+    """Rows of F8_E4M3: before each run of `codes` (rows, columns), its scale (rows, runs)."""
+    rows, runs = scales.shape
+    stored = np.ascontiguousarray(scales, "<f4").view(np.uint8).reshape(rows, runs, 4)
+    return np.concatenate([stored, codes.reshape(rows, runs, -1)], axis=2).reshape(rows, -1)
