@@ -40,7 +40,7 @@ The scheduler publishes computed tokens before it looks up a prefix, and when a 
 its slot. So a step that only decodes spends no time on the cache.
 
 A step may be planned while another one is in flight (`schedule_ahead`, `ahead.py`). Its sequences
-go on with tokens that are not known yet. A sequence that turns out to have ended keeps its slot
+go on with tokens that are not known yet. A sequence that has ended meanwhile keeps its slot
 until that step, too, has ended.
 """
 
@@ -270,9 +270,9 @@ class Scheduler:
     def schedule_ahead(self) -> StepPlan | None:
         """Plan the step after the one in flight, before the tokens of that one are known.
 
-        None if another step would come next, or may come, once they are known: a request that could
-        take a slot, a sequence that waits or computes its prompt, guesses that pay, tokens that the
-        host needs. Then call `update` first.
+        Returns None if the next step may depend on them; then call `update` first. It may if a
+        request could take a slot, if a sequence waits or computes its prompt, if guesses would pay,
+        or if the host needs a token.
         """
         head = self._queue.head(self._running)
         if self._ahead or (head and (self._slot_is_free or self._gives_way(head))):
@@ -317,7 +317,7 @@ class Scheduler:
         counts = [
             (sequence, len(chunk.tokens) - sequence.again - wrong.get(sequence.id, 0))
             for sequence, chunk in carried
-            # It ended before its token was known.
+            # Else the sequence ended before the token of its chunk was known.
             if chunk.tokens[0] != UNKNOWN or sequence.total > chunk.start
         ]
         if seconds is not None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from devices import SAMPLING
 from heddle.config import EngineConfig
 from heddle.engine.engine import Engine
 from heddle.errors import (
@@ -29,7 +30,6 @@ from patience import PATIENCE
 from steps import execute
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from models.rig import Bits
@@ -44,26 +44,14 @@ CONFIG = EngineConfig(
     device="torch", tensor_parallel=2, slots=2, kv_cache=1 << 20, threads=1, rank_timeout=20
 )
 
-
-@pytest.fixture(autouse=True)
-def processes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
-    """The processes of the ranks that a test starts. None may be left."""
-    started: list[Any] = []
-    spawn = children.subprocess.Popen
-
-    def popen(*args: Any, **kwargs: Any) -> Any:
-        started.append(spawn(*args, **kwargs))
-        return started[-1]
-
-    monkeypatch.setattr(children.subprocess, "Popen", popen)
-    yield started
-    assert all(process.returncode is not None for process in started), "they have ended"
+torch_slow = pytest.mark.torch_slow
+pytestmark = pytest.mark.usefixtures("processes")
 
 
-def rig(model: TinyModel, folder: Path, ranks: int, **settings: Any) -> Rig:
+def rig(model: TinyModel, folder: Path, ranks: int, device: str = "torch", **settings: Any) -> Rig:
     return Rig(
         replace(model, context=1024).checkpoint(folder),
-        device="torch",
+        device=device,
         tensor_parallel=ranks,
         threads=1,
         kv_cache=ranks << 20,
@@ -71,10 +59,15 @@ def rig(model: TinyModel, folder: Path, ranks: int, **settings: Any) -> Rig:
     )
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=torch_slow)])
 @pytest.mark.parametrize(
     "model",
-    [llama.PLAIN, qwen3.MODELS[0], qwen3_moe.MODELS[0], qwen3_5.MODELS[0]],
+    [
+        llama.PLAIN,
+        pytest.param(qwen3.MODELS[0], marks=torch_slow),
+        qwen3_moe.MODELS[0],
+        qwen3_5.MODELS[0],
+    ],
     ids=str,
 )
 def test_ranks_give_what_one_gives_and_the_same_bits_in_company(
@@ -112,6 +105,26 @@ def test_wrong_guesses_change_no_rank(model: TinyModel, tmp_path: Path) -> None:
     assert guessing.run(PROMPTS, SHORT) == bits
     assert (guessing.again > 0) == bool(guessing.executor.memory.fixed)
     guessing.close()
+
+
+@pytest.mark.parametrize("model", [llama.PLAIN, qwen3_5.MODELS[0]], ids=str)
+def test_a_step_ahead_changes_no_bits_of_ranks(model: TinyModel, tmp_path: Path) -> None:
+    """The other ranks get the tokens from rank 0's device."""
+    drawn = replace(SHORT, temperature=0.8, seed=3)
+    for params in (SHORT, drawn):
+        waiting = rig(model, tmp_path, 2, SAMPLING, slots=3, batch_tokens=33)
+        waiting.executor.runs_ahead = False
+        bits: list[Bits] = waiting.run(PROMPTS, params)
+        assert waiting.steps_ahead == 0
+        waiting.close()
+        ahead = rig(model, tmp_path, 2, SAMPLING, slots=3, batch_tokens=33)
+        assert ahead.run(PROMPTS, params) == bits
+        assert ahead.steps_ahead > 0
+        ahead.close()
+    one = rig(model, tmp_path, 1, SAMPLING, slots=3, batch_tokens=33)
+    for own, other in zip(one.run(PROMPTS, drawn), bits, strict=True):
+        assert [token for token, _, _ in own] == [token for token, _, _ in other]
+    one.close()
 
 
 def test_ranks_score_prompts_and_make_embeddings(tmp_path: Path) -> None:

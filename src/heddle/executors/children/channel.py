@@ -56,6 +56,10 @@ class Channel:
         except OSError as error:
             raise ChannelClosedError(str(error)) from error
 
+    def has_message(self, seconds: float) -> bool:
+        """Whether a message, or the end of the channel, comes within so many seconds."""
+        return bool(self._readable.poll(seconds * 1e3))
+
     def receive(self, seconds: float | None = None) -> tuple[int, bytes]:
         """Wait for the next message.
 
@@ -74,7 +78,7 @@ class Channel:
     def _read(self, count: int, seconds: float | None) -> bytes:
         parts = bytearray()
         while len(parts) < count:
-            if seconds is not None and not self._readable.poll(seconds * 1e3):
+            if seconds is not None and not self.has_message(seconds):
                 raise ChannelSilentError
             try:
                 part = self._connection.recv(min(count - len(parts), 1 << 20))

@@ -6,6 +6,7 @@ import importlib
 import json
 import sys
 from array import array
+from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
 from heddle.errors import ModelFileError
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
     from heddle.step import StepPlan
 
 
+_TICK = 0.0005
+"""Seconds after which a rank looks again whether a step has ended."""
+
+
 class Follower(PageMemory, Protocol):
     """A rank's share of a model, with its part of pages and snapshots.
 
@@ -42,8 +47,21 @@ class Follower(PageMemory, Protocol):
         """Connect to the other ranks."""
         ...
 
-    def compute(self, plan: StepPlan, rewound: Sequence[int]) -> bytes:
-        """Compute a plan. Returns a digest of values that all ranks have alike."""
+    def start(self, plan: StepPlan, rewound: Sequence[int]) -> StartedStep:
+        """Ask the device for a step. `rewound` are slots whose state goes back before."""
+        ...
+
+
+class StartedStep(Protocol):
+    """A step that the device computes."""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it has ended."""
+        ...
+
+    def digest(self) -> bytes:
+        """A digest of values that all ranks have alike. Waits for the step."""
         ...
 
 
@@ -71,8 +89,9 @@ def _serve(channel: Channel) -> None:
         return
     follower = _load(Setup.from_bytes(content))
     channel.send(Kind.LOADED, json.dumps({"bytes": follower.held_bytes}).encode())
+    started: deque[StartedStep] = deque()
     while True:
-        kind, content = channel.receive()
+        kind, content = _next_message(channel, started)
         match kind:
             case Life.CLOSE:
                 return
@@ -80,7 +99,7 @@ def _serve(channel: Channel) -> None:
                 follower.join()
                 channel.send(Kind.JOINED)
             case Kind.PLAN:
-                channel.send(Kind.DONE, follower.compute(*decode_plan(content)))
+                started.append(follower.start(*decode_plan(content)))
             case Kind.READ_PAGE:
                 page, *windows = array("q", content)
                 channel.send(Kind.CONTENT, bytes(follower.read_page(page, windows)))
@@ -95,6 +114,20 @@ def _serve(channel: Channel) -> None:
                 follower.write_snapshot(snapshot, part)
             case _:
                 raise ValueError(f"rank 0 sent a message of kind {kind}")
+
+
+def _next_message(channel: Channel, started: deque[StartedStep]) -> tuple[int, bytes]:
+    """The next message. Until it comes, tells rank 0 of the steps that end.
+
+    Rank 0 may send the next plan before a step has ended, and the device needs it then.
+    """
+    while started:
+        is_done = started[0].is_done
+        if channel.has_message(0.0 if is_done else _TICK):
+            break
+        if is_done:
+            channel.send(Kind.DONE, started.popleft().digest())
+    return channel.receive()
 
 
 def _with_numbers(content: bytes) -> tuple[list[int], memoryview]:

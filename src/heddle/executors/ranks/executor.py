@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -10,7 +11,7 @@ from heddle.executors.ranks.messages import Kind
 from heddle.step import Executor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from heddle.executors.cpu.grammar_masks import MaskSource
     from heddle.executors.ranks.group import RankGroup
@@ -32,6 +33,14 @@ class LeadingExecutor(Executor, Protocol):
         """A digest of values of the last step that all ranks have alike."""
         ...
 
+    def check(self, plan: StepPlan) -> None:
+        """Raise EngineFailedError if something in a plan is out of range."""
+        ...
+
+    def begin(self, plan: StepPlan) -> None:
+        """Submit a plan that was checked."""
+        ...
+
     def use_masks(self, masks: MaskSource) -> None:
         """Take the masks of grammars from there."""
         ...
@@ -40,8 +49,6 @@ class LeadingExecutor(Executor, Protocol):
 class RankedExecutor:
     """Runs plans on all ranks; see `heddle.step.Executor`. Rank 0 samples."""
 
-    runs_ahead = False  # the other ranks do not know the tokens
-
     def __init__(self, leader: LeadingExecutor, group: RankGroup, ranks: int) -> None:
         """Takes over both, and closes them."""
         self.shape: ModelShape = leader.shape
@@ -49,6 +56,7 @@ class RankedExecutor:
         self.work: ModelWork = leader.work
         self.head = None
         self.held_bytes: int = leader.held_bytes + group.held_bytes
+        self.runs_ahead: bool = leader.runs_ahead
         self._leader = leader
         self._group = group
         self._ranks = ranks
@@ -95,21 +103,30 @@ class RankedExecutor:
         self._group.write(Kind.WRITE_SNAPSHOT, (snapshot,), others)
 
     def submit(self, plan: StepPlan) -> None:
-        self._leader.submit(plan)
-        self._group.begin(plan, self._rewound)
+        self._leader.check(plan)
+        rewound, self._rewound = self._rewound, ()
+        self._group.begin(plan, rewound)  # rank 0 may wait for the others when it begins
+        with self._reason():
+            self._leader.begin(plan)
 
     def collect(self) -> StepResult:
-        try:
+        with self._reason():
             result = self._leader.collect()
+        self._rewound = self._leader.rewound
+        self._group.note(self._leader.digest)
+        return result
+
+    @contextmanager
+    def _reason(self) -> Iterator[None]:
+        """Give a failure of rank 0 the reason of the group, if that has failed."""
+        try:
+            yield
         except EngineFailedError as error:
             if self._abandoned:
                 raise StepAbandonedError("the step was abandoned") from error
             # A rank that ends closes its connections first; its reason follows.
             problem = self._group.problem(wait=_REASON_SECONDS)
             raise EngineFailedError(problem or error.message) from error
-        self._rewound = self._leader.rewound
-        self._group.note(self._leader.digest)
-        return result
 
     def watch(self, failed: Callable[[str], None]) -> None:
         self._group.watch(failed)

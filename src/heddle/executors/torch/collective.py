@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import zlib
 from datetime import timedelta
 from typing import TYPE_CHECKING, Protocol
 
 import torch
 import torch.distributed as dist
+
+from heddle.executors.torch.staging import Fetched
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,6 +25,29 @@ class Collective(Protocol):
             RuntimeError: a rank has ended, or did not come in time.
         """
         ...
+
+
+class Compared:
+    """Values of a step that all ranks must have alike, on their way to the host."""
+
+    def __init__(self) -> None:
+        self._parts: list[Fetched] = []
+
+    def add(self, values: torch.Tensor) -> None:
+        """Add values that the device computes next."""
+        self._parts.append(Fetched(values))
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the device has computed all of them."""
+        return all(part.is_here for part in self._parts)
+
+    def digest(self) -> bytes:
+        """A checksum of the values. Waits for the device."""
+        crc = 0
+        for part in self._parts:
+            crc = zlib.crc32(part.read().numpy().tobytes(), crc)
+        return crc.to_bytes(4, "little")
 
 
 class GroupCollective:

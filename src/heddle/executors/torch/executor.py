@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from heddle.config import EngineConfig
     from heddle.executors.cpu.grammar_masks import MaskSource
+    from heddle.executors.torch.collective import Compared
     from heddle.executors.torch.program import Program
     from heddle.executors.torch.readout import ChunkRows, Read
     from heddle.executors.torch.sampling import StartedPicks
@@ -62,6 +63,7 @@ class _Started:
     Attributes:
         began: when it was started, in seconds of `time.perf_counter`.
         wait_for_masks: waits until threads have made the masks of grammars; None without grammars.
+        compared: what ranks compare of the step.
         picks: what the device was asked to sample; None before the masks are made.
     """
 
@@ -70,6 +72,7 @@ class _Started:
     sampling: list[ChunkRows]
     found: Read
     wait_for_masks: Callable[[], None] | None
+    compared: Compared
     picks: StartedPicks | None = None
 
 
@@ -79,6 +82,7 @@ class TorchExecutor:
     Attributes:
         runs_ahead: whether `submit` starts a step, also before the step before has been collected.
         rewound: slots whose fixed-size state the last step set back, because a guess was wrong.
+        digest: of values of the last step that all ranks have alike.
     """
 
     def __init__(
@@ -96,7 +100,7 @@ class TorchExecutor:
     ) -> None:
         """With `samples_on_device`, the device runs the samplers that it has.
 
-        It `runs_ahead` only if it does, and if no other rank must have the plan before.
+        It `runs_ahead` only if it does.
         """
         assert samples_on_device or not runs_ahead, "the device knows the tokens"
         self.runs_ahead = runs_ahead
@@ -124,6 +128,7 @@ class TorchExecutor:
         self._logits: torch.Tensor | None = None  # of the rows that were sampled last
         self._abandoned = False
         self.rewound: tuple[int, ...] = ()
+        self.digest = b""
 
     @property
     def page_format(self) -> str:
@@ -168,9 +173,17 @@ class TorchExecutor:
         self._program.states.write(snapshot, content)
 
     def submit(self, plan: StepPlan) -> None:
+        self.check(plan)
+        self.begin(plan)
+
+    def check(self, plan: StepPlan) -> None:
+        """Raise EngineFailedError if something in a plan is out of range."""
         problem = next(self._problems(plan), None)
         if problem is not None:
             raise EngineFailedError(f"the step was refused: {problem}")
+
+    def begin(self, plan: StepPlan) -> None:
+        """Submit a plan that was checked."""
         if self.runs_ahead:
             with self._computing():
                 self._started.append(self._start(plan))
@@ -196,11 +209,6 @@ class TorchExecutor:
                 release(self._device)
                 raise out_of_memory_in_step(self._device) from error
             raise EngineFailedError(f"the device failed: {error}") from error
-
-    @property
-    def digest(self) -> bytes:
-        """See `Program.digest`."""
-        return self._program.digest
 
     def watch(self, failed: Callable[[str], None]) -> None:
         """Nothing: it fails in steps only."""
@@ -255,7 +263,8 @@ class TorchExecutor:
         if sampling:
             self._logits = found.logits.values
         self._program.states.keep(plan)
-        started = _Started(began, plan, sampling, found, wait_for_masks)
+        compared = self._program.compared
+        started = _Started(began, plan, sampling, found, wait_for_masks, compared)
         if wait_for_masks is None:
             started.picks = self._samplers.start(sampling, found.logits)
         return started
@@ -268,6 +277,7 @@ class TorchExecutor:
         if step.picks is None:
             step.picks = self._samplers.start(step.sampling, step.found.logits)
         outcomes = self._samplers.finish(step.picks)
+        self.digest = step.compared.digest()
         now = time.perf_counter()
         self.compute_seconds += now - max(step.began, self._ended)
         self._ended = now

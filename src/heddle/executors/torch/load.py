@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from heddle.executors.graph.claims import Claims
 from heddle.executors.graph.forward import record
 from heddle.executors.graph.shares import whole
-from heddle.executors.memory import extra_bytes, plan_memory, step_bytes
+from heddle.executors.memory import plan_memory
 from heddle.executors.serving import (
     head_config,
     kept_kinds,
@@ -25,18 +25,16 @@ from heddle.executors.torch.device_sampling import sampling_bytes
 from heddle.executors.torch.executor import TorchExecutor, Uploaded
 from heddle.executors.torch.graphs import CudaCapture
 from heddle.executors.torch.memory import (
-    attention_bytes,
+    buffer_bytes,
     graph_bytes,
     is_out_of_memory,
     out_of_memory_at_load,
     release,
     room_of,
-    spare_bytes,
 )
 from heddle.executors.torch.open_blocks import kinds_with_rows
 from heddle.executors.torch.parallel import load_parallel, load_rank
 from heddle.executors.torch.program import Program
-from heddle.executors.torch.tiles import TILE
 from heddle.executors.torch.weights import TorchLoader
 from heddle.models.registry import build
 from heddle.state import without_last_layer
@@ -85,9 +83,13 @@ def load(
     whether it takes a step before the result of the last, and `capture`, what records steps. By
     default a GPU does all of it.
     """
-    if config.tensor_parallel > 1:
-        return load_parallel(checkpoint, config, progress)
     device = torch_device(config.device)
+    on_device = device.type != "cpu" if samples_on_device is None else samples_on_device
+    ahead = on_device and (device.type != "cpu" if runs_ahead is None else runs_ahead)
+    if config.tensor_parallel > 1:
+        return load_parallel(
+            checkpoint, config, progress, samples_on_device=on_device, runs_ahead=ahead
+        )
     model = build(checkpoint, config.context)
     shape = served_shape(config, model.shape)
     config = served_config(config, shape)
@@ -100,20 +102,18 @@ def load(
         kinds.append(head.state(0))
     tensors = loaded_tensors(checkpoint, model, head)
     weight_bytes = sum(stored_bytes(tensor.shape, mix.type_of(tensor)) for tensor in tensors)
-    buffers = step_bytes(config, shape, TILE) + attention_bytes(config, kinds)
-    buffers += extra_bytes(config, checkpoint.hyperparameters) + spare_bytes(config, kinds)
+    read = checkpoint.hyperparameters
+    buffers = buffer_bytes(config, shape, kinds, recorded.forward, read)
     if device.type == "cuda" and config.cuda_graphs and capture is None:
         capture = CudaCapture(device)
     if capture is not None:
-        buffers += graph_bytes(config, shape, kinds, checkpoint.hyperparameters)
-    on_device = device.type != "cpu" if samples_on_device is None else samples_on_device
+        buffers += graph_bytes(config, shape, kinds, read)
     if on_device:
         buffers += sampling_bytes(most_rows(config.slots), shape.vocabulary)
     room, of_page = room_of(device, config), partial(bytes_of_page, config.kv_type)
     memory = plan_memory(config, shape, kinds, weight_bytes + buffers, of_page, room)
     set_up(config, device)
-    ahead = device.type != "cpu" if runs_ahead is None else runs_ahead
-    make = partial(TorchExecutor, samples_on_device=on_device, runs_ahead=ahead and on_device)
+    make = partial(TorchExecutor, samples_on_device=on_device, runs_ahead=ahead)
     try:
         executor, program = _loaded(recorded, config, head, shape, memory, device, make)
         if shape.causal and (device.type == "cuda" or capture is not None):

@@ -19,7 +19,7 @@ from heddle.executors.graph.division import Division
 from heddle.executors.graph.forward import record
 from heddle.executors.graph.share_bytes import ShareBytes
 from heddle.executors.graph.shares import share, share_kinds
-from heddle.executors.memory import Room, extra_bytes, plan_memory, step_bytes
+from heddle.executors.memory import Room, plan_memory
 from heddle.executors.ranks.executor import RankedExecutor
 from heddle.executors.ranks.group import start_ranks
 from heddle.executors.ranks.setup import Setup
@@ -29,11 +29,10 @@ from heddle.executors.torch.collective import GroupCollective
 from heddle.executors.torch.device import set_up, torch_device
 from heddle.executors.torch.device_sampling import sampling_bytes
 from heddle.executors.torch.executor import TorchExecutor, Uploaded
-from heddle.executors.torch.memory import attention_bytes, room_of, spare_bytes
+from heddle.executors.torch.memory import buffer_bytes, room_of
 from heddle.executors.torch.open_blocks import kinds_with_rows
 from heddle.executors.torch.program import Program
 from heddle.executors.torch.readout import logit_rows, rows_of, state_rows
-from heddle.executors.torch.tiles import TILE
 from heddle.executors.torch.weights import TorchLoader
 from heddle.models.registry import build
 from heddle.state import divide
@@ -45,15 +44,23 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from heddle.config import EngineConfig
+    from heddle.executors.torch.collective import Compared
     from heddle.state import StateKind, StateMemory
     from heddle.step import ModelShape, StepPlan
     from heddle.weights.checkpoint import Checkpoint
 
 
 def load_parallel(
-    checkpoint: Checkpoint, config: EngineConfig, progress: Callable[[int], None]
+    checkpoint: Checkpoint,
+    config: EngineConfig,
+    progress: Callable[[int], None],
+    *,
+    samples_on_device: bool,
+    runs_ahead: bool,
 ) -> RankedExecutor:
     """Load rank 0's share here, and the other shares in child processes.
+
+    Rank 0 samples; see `TorchExecutor` for `samples_on_device` and `runs_ahead`.
 
     Raises: as `heddle.executors.registry.Load`, before a process is started where the settings or
     the file are wrong; EngineFailedError: a rank failed.
@@ -61,7 +68,7 @@ def load_parallel(
     ranks = config.tensor_parallel
     devices = rank_devices(config)
     prepared = _Prepared.of(checkpoint, replace(config, device=devices[0]), progress)
-    budget = prepared.kv_bytes()
+    budget = prepared.kv_bytes(samples_on_device=samples_on_device)
 
     def setups(folder: Path) -> list[Setup]:
         files = files_digest(checkpoint)
@@ -84,7 +91,8 @@ def load_parallel(
         group.wait_loaded()
         own.join()
         group.wait_joined()
-        return RankedExecutor(own.executor(), group, ranks)
+        leader = own.executor(samples_on_device=samples_on_device, runs_ahead=runs_ahead)
+        return RankedExecutor(leader, group, ranks)
     except RuntimeError as error:
         problem = group.problem(wait=1.0)
         group.close()
@@ -144,15 +152,14 @@ class _Prepared:
         kinds = kinds_with_rows(forward, kinds, division)
         return cls(checkpoint, config, shape, device, kinds, division, loader)
 
-    def kv_bytes(self) -> int:
+    def kv_bytes(self, *, samples_on_device: bool) -> int:
         """Bytes of a rank's KV cache. `kv_cache` and `model_memory` are for all ranks together."""
         config, ranks = self.config, self.division.ranks
         counted = ShareBytes(self.checkpoint, Mix.named(config.quantize))
         share(self.division, 0, counted)
-        buffers = step_bytes(config, self.shape, TILE) + attention_bytes(config, self.kinds)
-        buffers += extra_bytes(config, self.checkpoint.hyperparameters)
-        buffers += spare_bytes(config, self.kinds)
-        if self.device.type == "cuda":
+        read = self.checkpoint.hyperparameters
+        buffers = buffer_bytes(config, self.shape, self.kinds, self.division.forward, read)
+        if samples_on_device:
             buffers += sampling_bytes(most_rows(config.slots), self.shape.vocabulary)
         room = room_of(self.device, config)
         if self.device.type == "cpu":  # all ranks take from the same memory
@@ -195,7 +202,12 @@ class _Rank:
         """Connect to the other ranks."""
         self._collective.join()
 
-    def executor(self) -> TorchExecutor:
+    def no_tokens(self) -> torch.Tensor:
+        """What stands for the tokens (slots,) that rank 0 samples."""
+        prepared = self._prepared
+        return torch.zeros(prepared.config.slots, dtype=torch.int64, device=prepared.device)
+
+    def executor(self, *, samples_on_device: bool, runs_ahead: bool) -> TorchExecutor:
         """The executor of rank 0."""
         prepared, loader = self._prepared, self._prepared.loader
         uploaded = Uploaded(loader.matmul_bytes, loader.bytes)
@@ -206,7 +218,8 @@ class _Rank:
             prepared.config,
             uploaded,
             self.memory,
-            samples_on_device=prepared.device.type == "cuda",
+            samples_on_device=samples_on_device,
+            runs_ahead=runs_ahead,
         )
 
 
@@ -216,12 +229,13 @@ class Follower:
     def __init__(self, rank: _Rank) -> None:
         self._rank = rank
         self._program = rank.program
+        self._latest = rank.no_tokens()
         self.held_bytes: int = rank.held_bytes
 
     def join(self) -> None:
         self._rank.join()
 
-    def compute(self, plan: StepPlan, rewound: Sequence[int]) -> bytes:
+    def start(self, plan: StepPlan, rewound: Sequence[int]) -> Compared:
         program = self._program
         with torch.inference_mode():
             for slot in rewound:
@@ -230,11 +244,11 @@ class Follower:
                 program.pages.copy(copy)
             program.states.prepare(plan)
             chunks = rows_of(plan.chunks)
-            step = program.begin(plan, lambda: None)
+            step = program.begin(plan, lambda: None, self._latest)
             for _ in chain(step.logits(logit_rows(chunks)), step.states(state_rows(chunks))):
                 pass  # rank 0 reads them
             program.states.keep(plan)
-        return program.digest
+        return program.compared
 
     def read_page(self, page: int, windows: Sequence[int] = ()) -> memoryview:
         return self._program.pages.read(page, windows)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import zlib
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,6 +12,7 @@ from heddle.executors.graph.fusion import fused
 from heddle.executors.graph.recording import Attend, LatentAttend, Rope
 from heddle.executors.graph.stages import stages
 from heddle.executors.torch.cache import PagedMemory
+from heddle.executors.torch.collective import Compared
 from heddle.executors.torch.constants import Constants
 from heddle.executors.torch.graphs import Graphs, GraphStep, buckets
 from heddle.executors.torch.layout import SPLIT, Layout, Spare
@@ -51,6 +51,7 @@ class Program:
         forward: the recorded graph.
         pages: keys and values.
         states: fixed-size states.
+        compared: what ranks compare of the step that was begun last.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class Program:
         """
         self.forward = forward
         self._collective = collective
-        self._crc = 0
+        self.compared = Compared()
         self._device = device
         self._groups = 1 + len(memory.windows)
         self._rotations = Rotations(device)
@@ -116,7 +117,8 @@ class Program:
     ) -> Step | GraphStep:
         """Compute all tokens of a plan, and store their keys and values.
 
-        `latest` has the token that each slot sampled last (slots,), for unknown tokens.
+        `latest` has the token that each slot sampled last (slots,), for unknown tokens. Of several
+        ranks, rank 0 knows them, and the others give a tensor of the same size.
 
         `check` is called before each matmul, or once before a graph; an exception of it ends the
         step.
@@ -124,10 +126,12 @@ class Program:
         Raises:
             ValueError: a chunk lacks hidden states that a prediction head reads.
         """
-        self._crc = 0
+        self.compared = Compared()
         graph = None if self._graphs is None else self._graphs.of(plan)
         layout = self._lay_out(plan) if graph is None else graph.lay_out(plan)
         if latest is not None and any(chunk.tokens[0] == UNKNOWN for chunk in plan.chunks):
+            if self._collective is not None:
+                latest = self._collective.gather(latest)[0]
             layout.fill_unknown(latest)
         if graph is not None:
             check()
@@ -201,14 +205,8 @@ class Program:
                 self._stages.logits.run(ops, values)
             read = values[self._computed.logits if logits else self._computed.states]
             if self._collective is not None:
-                part = read[: len(some), :_COMPARED].contiguous().cpu().numpy()
-                self._crc = zlib.crc32(part.tobytes(), self._crc)
+                self.compared.add(read[: len(some), :_COMPARED].contiguous())
             yield some, read[: len(some)]
-
-    @property
-    def digest(self) -> bytes:
-        """A digest of values of the last step that all ranks have alike."""
-        return self._crc.to_bytes(4, "little")
 
     def _check_attention(self) -> None:
         shapes = set()
