@@ -86,7 +86,7 @@ def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     return request.param.checkpoint(tmp_path_factory.mktemp("model"))
 
 
-@pytest.mark.parametrize("kv_type", ["q8_0", "fp8"])
+@pytest.mark.parametrize("kv_type", ["q8_0", pytest.param("fp8", marks=pytest.mark.torch_slow)])
 def test_a_sequence_is_the_same_in_company_chunked_cached_and_from_disk(
     checkpoint: Checkpoint, kv_type: str, tmp_path: Path
 ) -> None:

@@ -57,7 +57,11 @@ SHORT = SamplingParams(temperature=0, max_tokens=6, logprobs=2, ignore_eos=True)
 PROMPTS = [[(7 * i * i + 3 * i) % 31 + 1 for i in range(length)] for length in (70, 9, 40)]
 PROMPTS.append([*PROMPTS[0][:50], 5, 6])
 
-apart = pytest.mark.parametrize("device", APART)
+slow = {"torch, process": pytest.mark.torch_slow}
+"""CI runs this device as `cuda` runs it, sampling in its process."""
+apart = pytest.mark.parametrize(
+    "device", [pytest.param(name, marks=slow.get(name, ())) for name in APART]
+)
 
 
 @apart

@@ -45,7 +45,7 @@ from patience import PATIENCE
 from steps import execute
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from heddle.weights.checkpoint import Checkpoint
 
@@ -62,19 +62,7 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     return name
 
 
-@pytest.fixture(autouse=True)
-def processes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
-    """The processes that a test starts. None may be left."""
-    started: list[Any] = []
-    spawn = children.subprocess.Popen
-
-    def popen(*args: Any, **kwargs: Any) -> Any:
-        started.append(spawn(*args, **kwargs))
-        return started[-1]
-
-    monkeypatch.setattr(children.subprocess, "Popen", popen)
-    yield started
-    assert all(process.returncode is not None for process in started), "they have ended"
+pytestmark = pytest.mark.usefixtures("processes")
 
 
 @pytest.fixture
@@ -319,6 +307,7 @@ def test_a_server_serves_again_after_its_process_was_killed(device, model, proce
             assert len(processes) == 2
 
 
+@pytest.mark.torch
 @pytest.mark.skipif("torch" not in HERE, reason="only torch has ranks here")
 def test_ranks_run_in_the_process_and_end_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: list[Any]

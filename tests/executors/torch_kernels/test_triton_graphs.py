@@ -49,10 +49,10 @@ CONFIG = EngineConfig(
     device="cuda" if DEVICE.type == "cuda" else "torch",
 )
 MODELS = [
-    gemma2.MODELS[0],
-    gemma3.MODELS[1],
+    pytest.param(gemma2.MODELS[0], marks=pytest.mark.torch_slow),
+    pytest.param(gemma3.MODELS[1], marks=pytest.mark.torch_slow),
     gpt_oss.MODELS[0],
-    qwen3_moe.MODELS[0],
+    pytest.param(qwen3_moe.MODELS[0], marks=pytest.mark.torch_slow),
     deepseek_v2.MODELS[0],
     qwen3_5.MODELS[0],
 ]
