@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import gguf
 import numpy as np
 
-from write_mixture import pieces
+from random_vocabulary import pieces
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

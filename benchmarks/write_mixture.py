@@ -15,13 +15,14 @@ expert to the last, so that tokens share experts. llama.cpp refuses a file with 
 from __future__ import annotations
 
 import argparse
-from itertools import product
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import gguf
 import numpy as np
+
+from random_vocabulary import pieces
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,16 +37,6 @@ _ALL_32 = [0xA0] * 8 + [0] * 4
 """Scales and minima of a Q4_K block that are all 32."""
 
 Tensor = tuple[str, tuple[int, ...], gguf.GGMLQuantizationType]
-
-
-def pieces() -> tuple[list[str], list[str]]:
-    """A byte-level vocabulary, bytes and pairs of visible bytes, and its merges."""
-    visible = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    hidden = [byte for byte in range(256) if byte not in visible]
-    letters = [chr(byte) for byte in visible[:143]]
-    singles = [chr(byte) for byte in visible] + [chr(256 + i) for i in range(len(hidden))]
-    pairs = list(product(letters, letters))
-    return [*singles, *map("".join, pairs)], list(map(" ".join, pairs))
 
 
 def tensors(layers: int, vocabulary: int, skew: float) -> Iterator[Tensor]:
