@@ -117,14 +117,17 @@ def plain(model: TinyGlm4Moe, tmp_path_factory: pytest.TempPathFactory) -> list[
 def test_the_outputs_are_the_same(
     model: TinyGlm4Moe, plain: list[tuple[object, ...]], config: dict[str, object], tmp_path: Path
 ) -> None:
+    small = "kv_cache" in config
     with load(model, tmp_path, **config) as engine:
-        assert run(engine, GUESS, 5) == plain
-        assert run(engine, GUESS, 5) == plain  # prompts are in the prefix cache
-        figures = engine.snapshot()
+        for again in range(50):  # from the second round on, prompts are in the prefix cache
+            assert run(engine, GUESS, 5) == plain
+            figures = engine.snapshot()
+            if again and (figures.preemptions or not small):
+                break  # on a busy machine, requests may come one after the other
     assert figures.drafted_tokens > figures.accepted_tokens or model is ORBIT
     # A preempted sequence gets guesses again when it comes back.
     assert figures.accepted_tokens > {RANDOM: 0, NEARLY: 100, ORBIT: 140}[model]
-    assert (figures.preemptions > 0) == ("kv_cache" in config)
+    assert (figures.preemptions > 0) == small
 
 
 @pytest.mark.parametrize("model", [RECURRENT, LATENT], ids=lambda model: model.architecture)

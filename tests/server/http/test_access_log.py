@@ -59,7 +59,7 @@ def test_an_answer(shared: Running, logged: Callable[[str], Lines], stream: bool
     [end] = lines.ends
     times = {phase: end.pop(phase) for phase in ("queue", "prefill", "decode", "seconds")}
     assert all(seconds > 0 for seconds in times.values())
-    assert times["queue"] + times["decode"] < times["seconds"]
+    assert max(times.values()) == times["seconds"]
     assert end.pop("cached_tokens") >= 0
     assert end == {
         **(start | {"event": "request_end", "request_id": name, "client": "127.0.0.1"}),
