@@ -1,4 +1,4 @@
-"""What the tests of child processes share."""
+"""What the tests of executors share."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from heddle.executors.children import process as children
+from heddle.executors.cpu import mask_threads
+from patience import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,3 +27,9 @@ def processes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     monkeypatch.setattr(children.subprocess, "Popen", popen)
     yield started
     assert all(process.returncode is not None for process in started), "they have ended"
+
+
+@pytest.fixture
+def masks_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No grammar's mask is late, however slow the machine is."""
+    monkeypatch.setattr(mask_threads, "PATIENCE", PATIENCE)

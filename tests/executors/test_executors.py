@@ -60,6 +60,8 @@ if TYPE_CHECKING:
 
     from heddle.step import Executor
 
+pytestmark = pytest.mark.usefixtures("masks_in_time")
+
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8, 4, 6, 2, 6, 4, 3, 3, 8, 3, 2, 7]
 PROMPT += [5, 0, 2, 8, 8, 4]
 """More than a page."""

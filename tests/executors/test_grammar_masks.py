@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from heddle.errors import EngineFailedError, GrammarError, HeddleError
+from heddle.executors.cpu import mask_threads
 from heddle.executors.cpu.grammar_masks import GrammarMasks
 from heddle.sampling_params import SamplingParams
 from heddle.step import Binding, Chunk, TokenRules
@@ -68,6 +69,7 @@ def two() -> Callable[[Exception], tuple[GrammarMasks, list[Sampler]]]:
     return made
 
 
+@pytest.mark.usefixtures("masks_in_time")
 @pytest.mark.parametrize(
     ("failure", "told"),
     [(GrammarError("too much"), GrammarError), (RuntimeError("a bug"), EngineFailedError)],
@@ -84,6 +86,7 @@ def test_a_grammar_that_fails_ends_its_own_request(
     assert masks.failure(0) is None, "whoever comes next has no part in it"
 
 
+@pytest.mark.usefixtures("masks_in_time")
 def test_a_grammar_gets_the_tokens_since_its_last_mask(two: Callable) -> None:
     masks, samplers = two(GrammarError("too much"))
     masks.observe(1, [3])
@@ -92,7 +95,8 @@ def test_a_grammar_gets_the_tokens_since_its_last_mask(two: Callable) -> None:
     assert samplers[1].masks == [b"\7", b"\3\4"]
 
 
-def test_a_late_mask_is_used_in_a_later_step() -> None:
+def test_a_late_mask_is_used_in_a_later_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mask_threads, "PATIENCE", 0.5)  # enough for slot 1
     gate = threading.Event()
 
     class Slow(Grammar):
@@ -116,6 +120,7 @@ def test_a_late_mask_is_used_in_a_later_step() -> None:
     assert masks.late(0) is None
 
 
+@pytest.mark.usefixtures("masks_in_time")
 def test_a_mask_that_waits_is_not_made_for_a_sequence_that_has_left() -> None:
     gate, told = threading.Event(), list[list[int]]()
 
@@ -145,6 +150,7 @@ def fill(masks: GrammarMasks, samplers: list[Sampler]) -> None:
     give()
 
 
+@pytest.mark.usefixtures("masks_in_time")
 def test_a_thread_that_does_not_start_ends_only_the_request(monkeypatch) -> None:
     def start(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -187,6 +193,7 @@ class Letters:
         return self.can_rewind
 
 
+@pytest.mark.usefixtures("masks_in_time")
 @pytest.mark.parametrize("can_rewind", [True, False])
 def test_masks_after_guesses_and_the_way_back(can_rewind: bool) -> None:
     grammar, sampler = Letters(can_rewind, also=(9,)), Sampler()

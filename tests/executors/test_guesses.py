@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from heddle.step import Executor, Outcome
 
+pytestmark = pytest.mark.usefixtures("masks_in_time")
+
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5]
 LOGGED = replace(GREEDY, logprobs=3)
 PARAMS = {

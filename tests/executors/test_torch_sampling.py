@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from devices import SAMPLING
+from heddle.executors.cpu import mask_threads
 from heddle.scheduler.sequence import Sequence
 from heddle.step import Deferred, Sampled, TokenRules
 from models.rig import CONTEXT, GREEDY, TEXT, Bits, Rig
@@ -151,12 +152,15 @@ class Late:
         return True
 
 
-def test_a_sampler_whose_mask_is_late_keeps_its_state(checkpoint: GGUFCheckpoint) -> None:
+def test_a_sampler_whose_mask_is_late_keeps_its_state(
+    checkpoint: GGUFCheckpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
     params = replace(PARAMS["penalised"], max_tokens=6, seed=0)
     grammar = Late()
     grammar.gate.set()
     runs = []
     for is_late in (False, True):
+        monkeypatch.setattr(mask_threads, "PATIENCE", 0.01 if is_late else PATIENCE)
         rig, late = rig_on(checkpoint, slots=1), 0
         rules = TokenRules(grammar=grammar)
         sequence = Sequence(0, params, list(TEXT[:9]), 9, frozenset(), rules=rules)

@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     from heddle.step import Executor, StepResult
     from models.tiny.base import TinyModel
 
+pytestmark = pytest.mark.usefixtures("masks_in_time")
+
 CONFIG = EngineConfig(slots=8, threads=1, kv_cache=1 << 20, rank_timeout=30)
 SHORT = SamplingParams(temperature=0, max_tokens=6, logprobs=2, ignore_eos=True)
 PROMPTS = [[(7 * i * i + 3 * i) % 31 + 1 for i in range(length)] for length in (70, 9, 40)]
