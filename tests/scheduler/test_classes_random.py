@@ -68,7 +68,7 @@ class ClassMachine(Machine):
         waiting = [s for s in self.live if s.slot < 0]
         if running and waiting:
             assert max(s.priority for s in running) <= min(s.priority for s in waiting)
-        order = [(s.priority, s.rank) for s in self.scheduler._running]
+        order = [(s.priority, s.rank) for s in self.scheduler._slots.running]
         assert order == sorted(order)
         assert all(
             (s.leader.priority, s.leader.rank) < (s.priority, s.rank) for s in running if s.leader

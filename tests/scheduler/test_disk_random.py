@@ -24,7 +24,7 @@ from test_prefix_random import PrefixMachine, common, salts, tails
 from heddle.cache.manager import CacheManager
 from heddle.disk.directory import PageDirectory
 from heddle.disk.tier import DiskTier
-from heddle.scheduler import scheduler as scheduler_module
+from heddle.scheduler import admission
 from heddle.scheduler.scheduler import Scheduler
 from heddle.state import PAGE_TOKENS
 
@@ -60,7 +60,7 @@ class DiskMachine(PrefixMachine):
     ) -> None:
         self.path = Path(tempfile.mkdtemp())
         self.disk_capacity, self.ahead = capacity, ahead
-        self.loads = mock.patch.object(scheduler_module, "_LOADS", loads)
+        self.loads = mock.patch.object(admission, "_LOADS", loads)
         self.loads.start()
         super().start(slots, batch_tokens, pages, most_nodes, 4 * PAGE_TOKENS)
         self.seen |= {"restored": 0, "waited for disk": 0, "damaged": 0, "full": 0, "restarts": 0}
@@ -200,7 +200,7 @@ class DiskMachine(PrefixMachine):
         before = self.tier.stats().restored_tokens
         plan = super().schedule()
         loaded = (self.tier.stats().restored_tokens - before) // PAGE_TOKENS
-        assert loaded <= scheduler_module._LOADS or not streams, "streams wait for loads"
+        assert loaded <= admission._LOADS or not streams, "streams wait for loads"
         awaited = [s.restore for s in self.live if s.restore is not None]
         assert all(restore in awaited for restore in self.tier._restores), "read for no one"
         assert all(s.restore is None for s in self.live if s.slot < 0)
@@ -222,7 +222,7 @@ class DiskMachine(PrefixMachine):
         self.seen["found"] += s.computed > 0
         self.seen["followed"] += s.leader is not None
         assert s.computed >= (
-            whole if s.waits or min(self.scheduler._unclaimed().pages) <= 0 else longest
+            whole if s.waits or min(self.scheduler._prefixes.unclaimed().pages) <= 0 else longest
         )
         assert s.restore is None or s.leader is None
 

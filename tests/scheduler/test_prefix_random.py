@@ -164,7 +164,9 @@ class PrefixMachine(Machine):
             self.seen["followed"] += 1
         elif s.computed != longest:
             assert s.computed == whole
-            assert min(self.scheduler._unclaimed().pages) <= 0, "there was a page to copy from"
+            assert min(self.scheduler._prefixes.unclaimed().pages) <= 0, (
+                "there was a page to copy from"
+            )
         self.seen["found"] += s.computed > 0
         self.seen["in part"] += s.computed > whole
 

@@ -1,4 +1,4 @@
-"""Decides which tokens each step computes: admission, prefixes, budget, preemption, finish.
+"""Decides which tokens each step computes, and applies what the step found.
 
 The life of a sequence::
 
@@ -6,9 +6,8 @@ The life of a sequence::
                ^         |
                +---------+ preempted: gives up slot and pages, keeps its tokens
 
-The queue orders waiting sequences by priority, then by the slots and the service of their clients,
-then by arrival (`queue.py`). The first of them takes the next free slot, and no other passes it.
-Three rules say which running sequence gives way to it, if any (`preemption.py`).
+`admission.py` says which sequences hold slots and pages, `prefixes.py` where they start, and
+`budget.py` how many tokens each gets in a step.
 
 Running sequences are ordered by priority, then by the step in which they got their slots. If output
 lacks a page, a sequence of the last class is preempted, never the first in order. So the first in
@@ -20,9 +19,6 @@ No sequence of a class starves while the class is served: the first in order end
 free, and the queue passes over a sequence only finitely often. A class starves if classes with
 lower numbers take all slots; that is what a priority asks for.
 
-A preempted sequence keeps its tokens and its arrival. Its results do not change, because they
-depend on its tokens only.
-
 A driven sequence pauses after each token until its caller resumes it. The scheduler preempts paused
 sequences before all others, the longest idle first, if another sequence lacks a slot or a page.
 Their pages stay in the prefix cache as long as there is memory. They queue again when they are
@@ -30,14 +26,8 @@ resumed.
 
 There is no prefill phase and no decode phase. A sequence needs the tokens from `computed` to
 `total` computed. When `computed` reaches `total`, the step samples the next token, or the sequence
-ends if it has reached its limit. A sequence starts at the end of its prefix hit. If an older
-sequence is computing more of its tokens, it follows that sequence first. If pages of its prefix are
-on disk, `computed` grows with the pages read, and others may follow it. Steps read prompt logprobs
-and embeddings from the chunks of the prompt, so they compute these tokens even if the cache has
-them.
-
-The scheduler publishes computed tokens before it looks up a prefix, and when a sequence gives up
-its slot. So a step that only decodes spends no time on the cache.
+ends if it has reached its limit. Steps read prompt logprobs and embeddings from the chunks of the
+prompt, so they compute these tokens even if the cache has them.
 
 A step may be planned while another one is in flight (`schedule_ahead`, `ahead.py`). Its sequences
 go on with tokens that are not known yet. A sequence that has ended meanwhile keeps its slot
@@ -46,19 +36,18 @@ until that step, too, has ended.
 
 from __future__ import annotations
 
-import math
-from bisect import insort
-from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from heddle.outputs import FinishReason
+from heddle.scheduler.admission import Admission
 from heddle.scheduler.ahead import chunk_ahead, may_run_ahead
-from heddle.scheduler.following import find_leader, is_wait_over
+from heddle.scheduler.budget import Budget
 from heddle.scheduler.outcomes import TokenEvent, outcomes_of
 from heddle.scheduler.planning import PlanBuilder, next_snapshot
-from heddle.scheduler.preemption import gives_pages, gives_way, longest_idle
+from heddle.scheduler.prefixes import Prefixes
 from heddle.scheduler.queue import OUTPUT_COST, Queue
 from heddle.scheduler.room import Room
+from heddle.scheduler.slots import Slots
 from heddle.scheduler.waits import WaitReason, wait_of_running
 from heddle.state import PAGE_TOKENS
 from heddle.step import (
@@ -74,20 +63,15 @@ from heddle.step import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from collections.abc import Sequence as Many
 
-    from heddle.cache.manager import CacheManager, PageCounts, Restore
+    from heddle.cache.manager import CacheManager
     from heddle.scheduler.pace import Pace
     from heddle.scheduler.sequence import Sequence
     from heddle.scheduler.speculation import Speculator
     from heddle.step import Chunk, Outcome, StepResult
 
     Carried = list[tuple[Sequence, Chunk]]
-
-
-_LOADS = 4
-"""Most restored pages to copy before a step while streams run. A copy takes at most 0.2 ms."""
 
 
 class Scheduler:
@@ -109,7 +93,6 @@ class Scheduler:
             `context`, and the cache must give no prefix hits.
 
     Attributes:
-        preemptions: how often a sequence was preempted.
         computed_prompt_tokens: prompt tokens that steps have computed, including tokens that
             preemption dropped.
     """
@@ -128,24 +111,21 @@ class Scheduler:
         whole_prompts: bool = False,
     ) -> None:
         assert not whole_prompts or batch_tokens >= context, "every sequence must fit in a step"
-        self._batch_tokens = batch_tokens
-        self._pace = pace
-        self._score_cost = score_cost
-        self._whole_prompts = whole_prompts
         self._room = Room(slots, queue, context, cache.pages * PAGE_TOKENS)
         self._cache = cache
         self._snapshot_every = cache.snapshot_tokens
         self._speculator = speculator
         self._most_rows = min(most_rows(slots), batch_tokens)
-        self._slots: list[Sequence | None] = [None] * slots
         self._live: dict[int, Sequence] = {}  # not ended
         self._queue = Queue()
-        self._running: list[Sequence] = []  # in order, including draining sequences
+        self._slots = Slots(slots)
+        self._prefixes = Prefixes(cache, self._slots)
+        self._admission = Admission(self._queue, self._slots, cache, self._prefixes)
+        self._budget = Budget(
+            batch_tokens, pace, score_cost, cache.snapshot_tokens, whole_prompts=whole_prompts
+        )
         self._in_flight: Carried = []
         self._ahead: Carried = []  # of the step after the one in flight
-        self._turn = 0
-        self._ranks = 0
-        self.preemptions = 0
         self.computed_prompt_tokens = 0
 
     @property
@@ -159,15 +139,20 @@ class Scheduler:
         return len(self._queue)
 
     @property
+    def preemptions(self) -> int:
+        """How often a sequence was preempted."""
+        return self._admission.preemptions
+
+    @property
     def slots(self) -> tuple[Sequence | None, ...]:
         """The sequence that holds each slot; None if the slot is free."""
-        return tuple(self._slots)
+        return self._slots.holders
 
     def wait_reason(self, sequence: Sequence) -> WaitReason:
         """Why a sequence that has not ended is not part of the step."""
         if sequence.slot >= 0:
             return wait_of_running(sequence)
-        return WaitReason.PAGES if self._slot_is_free else WaitReason.SLOT
+        return WaitReason.PAGES if self._slots.has_free else WaitReason.SLOT
 
     # --- add, cancel, resume ---------------------------------------------------------------------
 
@@ -211,7 +196,7 @@ class Scheduler:
                 self._queue.remove(sequence)
             self._queue.leave(sequence)
         if sequence.slot >= 0 and not self._is_in_flight(sequence):
-            self._release(sequence)
+            self._admission.release(sequence)
         return True
 
     def resume(self, sequence: Sequence) -> None:
@@ -240,17 +225,17 @@ class Scheduler:
         mask.
         """
         self._cache.tick()
-        for sequence in self._running:
+        for sequence in self._slots.running:
             if sequence.awaited is not None and sequence.awaited.done():
                 sequence.awaited = None
-        self._load_restored()
-        self._resume_followers()
-        self._admit()
-        shares = self._assign_tokens()
+        self._admission.load_restored()
+        self._prefixes.resume_followers()
+        self._admission.admit()
+        shares = self._shares()
         while not self._grow_tables(shares):
             # The loop ends when only the first sequence runs: its pages always fit.
-            self._preempt(gives_pages(self._running))
-            shares = self._assign_tokens()
+            self._admission.free_pages()
+            shares = self._shares()
         guesses = self._guess(shares) if self._speculator is not None else {}
         builder, every = PlanBuilder(self._cache), self._snapshot_every
         chunks, in_flight = builder.chunks, self._in_flight
@@ -264,7 +249,7 @@ class Scheduler:
                 builder.snapshot(sequence)
             chunks.append(chunk)
             in_flight.append((sequence, chunk))
-            self._end_turn(sequence)
+            self._slots.end_turn(sequence)
         return builder.plan()
 
     def schedule_ahead(self) -> StepPlan | None:
@@ -274,10 +259,9 @@ class Scheduler:
         request could take a slot, if a sequence waits or computes its prompt, if guesses would pay,
         or if the host needs a token.
         """
-        head = self._queue.head(self._running)
-        if self._ahead or (head and (self._slot_is_free or self._gives_way(head))):
+        if self._ahead or self._admission.may_admit:
             return None
-        idle = [one for one in self._running if not (one.ended or one.paused)]
+        idle = [one for one in self._slots.running if not (one.ended or one.paused)]
         carried = [(one, chunk) for one, chunk in self._in_flight if not one.ended]
         if len(idle) > len(carried) or not all(may_run_ahead(*both) for both in carried):
             return None
@@ -295,7 +279,7 @@ class Scheduler:
             (sequence, chunk) for (sequence, _), chunk in zip(going, chunks, strict=True)
         ]
         for sequence, _ in going:
-            self._end_turn(sequence)
+            self._slots.end_turn(sequence)
         return StepPlan((), tuple(chunks)) if chunks else None
 
     def update(self, result: StepResult, seconds: float | None = None) -> list[TokenEvent]:
@@ -321,7 +305,7 @@ class Scheduler:
             if chunk.tokens[0] != UNKNOWN or sequence.total > chunk.start
         ]
         if seconds is not None:
-            self._measure(carried, seconds)
+            self._budget.measure(carried, seconds)
             self._room.rate.observe(sum(count for _, count in counts), seconds)
         if self._queue.shared:
             self._queue.serve(
@@ -378,142 +362,21 @@ class Scheduler:
             or must compute whole prompts; then nothing changes.
         """
         tokens = sum(len(chunk.tokens) for _, chunk in self._in_flight)
-        if tokens < 2 or self._whole_prompts:
+        if tokens < 2 or self._budget.whole_prompts:
             return None
         carried = self._forget_steps()
-        self._batch_tokens = tokens // 2
-        self._most_rows = min(self._most_rows, self._batch_tokens)
+        self._budget.tokens = tokens // 2
+        self._most_rows = min(self._most_rows, self._budget.tokens)
         self._release_ended(carried)
-        for sequence in list(self._running):
-            self._preempt(sequence)
-        return self._batch_tokens
+        for sequence in list(self._slots.running):
+            self._admission.preempt(sequence)
+        return self._budget.tokens
 
-    # --- admission and prefixes ------------------------------------------------------------------
+    # --- parts of a step -------------------------------------------------------------------------
 
-    def _admit(self) -> None:
-        """Give slots to waiting sequences in order, while their tokens fit the cache."""
-        head = self._queue.head(self._running)
-        if head is None or not (self._slot_is_free or self._gives_way(head)):
-            return
-        self._publish()
-        unclaimed = self._unclaimed()
-        while head is not None:
-            cost = self._take_prefix(head, unclaimed) if self._slot_is_free else None
-            if cost is not None:
-                unclaimed -= cost
-                self._start(head)
-                head = self._queue.head(self._running)
-            elif (other := self._gives_way(head)) is not None:
-                self._preempt(other)  # it waits behind `head` now
-                unclaimed = self._unclaimed()
-            else:
-                return
-
-    def _gives_way(self, head: Sequence) -> Sequence | None:
-        return gives_way(self._running, head, shared=self._queue.shared)
-
-    def _start(self, sequence: Sequence) -> None:
-        """Give a waiting sequence a free slot."""
-        self._queue.remove(sequence)
-        sequence.slot = self._slots.index(None)
-        self._slots[sequence.slot] = sequence
-        sequence.total_at_start = sequence.total
-        self._ranks += 1
-        sequence.rank = self._ranks
-        self._end_turn(sequence)
-        insort(self._running, sequence, key=_place)
-
-    @property
-    def _slot_is_free(self) -> bool:
-        return len(self._running) < len(self._slots)
-
-    def _load_restored(self) -> None:
-        """Give sequences the pages that the disk tier has read for them."""
-        streams = any(one.generating and not one.paused for one in self._running)
-        most = _LOADS if streams else self._cache.pages
-        for sequence in list(self._running):
-            if sequence.restore is not None:
-                most -= self._load(sequence, sequence.restore, most)
-
-    def _load(self, sequence: Sequence, restore: Restore, most: int) -> int:
-        """Give one sequence up to `most` pages from disk. Returns how many it got."""
-        count = self._cache.load(sequence.table, restore, most)
-        while restore.ready and count < most and (idle := longest_idle(self._running)) is not None:
-            self._preempt(idle)  # it holds the pages, and its caller may never ask again
-            count += self._cache.load(sequence.table, restore, most - count)
-        sequence.computed = self._cache.restored(sequence.table, restore, sequence.computed)
-        if restore.ended and not restore.ready:
-            sequence.restore = None
-            if len(sequence.table.pages) * PAGE_TOKENS > sequence.computed:
-                self._restart(sequence)  # it has pages, but no snapshot at their end
-        return count
-
-    def _restart(self, sequence: Sequence) -> None:
-        """Start again from the prefix cache: the sequence cannot continue its restored pages."""
-        self._cache.release(sequence.table)
-        sequence.computed = 0
-        self._take_prefix(sequence, self._unclaimed() + self._claim(sequence))
-
-    def _resume_followers(self) -> None:
-        """End the wait of followers whose leader has computed the prefix or has stopped."""
-        for sequence in self._running:
-            leader = sequence.leader
-            if leader is not None and is_wait_over(leader, sequence.shared_tokens):
-                self._publish()
-                self._take_prefix(sequence, self._unclaimed() + self._claim(sequence))
-
-    def _take_prefix(self, sequence: Sequence, available: PageCounts) -> PageCounts | None:
-        """Attach the sequence's cached prefix, and follow a sequence that computes more of it.
-
-        If there is no such sequence, start to restore more of the prefix from disk.
-
-        Returns how many of the `available` pages the sequence needs for its tokens. Returns None,
-        and changes only its leader (to None), if the pages do not suffice or the sequence has
-        already computed more tokens than the cache has.
-        """
-        sequence.leader = None
-        most = sequence.first_needed
-        match = self._cache.match(sequence.params.cache_salt, sequence.tokens, most)
-        if match.length < sequence.computed:  # the cache was flushed
-            return None
-        leader, shared = find_leader(sequence, self._running, match.length)
-        whole = self._cache.whole_pages(match)
-        restore = None if leader else self._cache.find_on_disk(whole, sequence.tokens, most)
-        cost = self._cache.cost(match, sequence.total)
-        if leader is not None or restore is not None or not available.covers(cost):
-            # Take only full pages: the leader or the disk adds the rest of the last page, or the
-            # sequence needs all pages and leaves none for the source of a copy.
-            match = whole
-            cost = self._cache.cost(match, sequence.total)
-        if not available.covers(cost):
-            return None
-        self._cache.attach(sequence.table, match)
-        sequence.computed = match.length
-        sequence.leader, sequence.shared_tokens = leader, shared
-        sequence.restore = restore
-        if restore is not None:
-            self._cache.begin_restore(restore)
-        return cost
-
-    def _unclaimed(self) -> PageCounts:
-        """Pages of each group that no running sequence needs for the tokens it has.
-
-        Admission gives out only these pages. So preemptions come only from output, whose length is
-        unknown.
-        """
-        unclaimed = self._cache.available_by_group
-        for sequence in self._running:
-            unclaimed -= self._claim(sequence)
-        return unclaimed
-
-    def _claim(self, sequence: Sequence) -> PageCounts:
-        """Pages that the sequence still needs for its tokens."""
-        return self._cache.claim(sequence.table, sequence.total)
-
-    def _publish(self) -> None:
-        """Publish the computed tokens of all running sequences."""
-        for sequence in self._running:
-            self._cache.publish(sequence.table, sequence.tokens, sequence.computed)
+    def _shares(self) -> list[tuple[Sequence, int]]:
+        """How many new tokens each sequence gets in the next step."""
+        return self._budget.divide(self._slots.running, shared=self._queue.shared)
 
     def _bind(self, sequence: Sequence) -> Binding:
         """The binding that tells the executor: this sequence holds its slot from now on."""
@@ -531,40 +394,6 @@ class Scheduler:
             sequence.rules,
             sequence.mu,
         )
-
-    # --- planning a step and applying its result -------------------------------------------------
-
-    def _assign_tokens(self) -> list[tuple[Sequence, int]]:
-        """How many new tokens each sequence gets: decodes 1 each, then prompts in order.
-
-        The order of prompts is that of the queue: a client that was served less comes first.
-        """
-        running = [sequence for sequence in self._running if not sequence.waits]
-        if self._queue.shared:
-            running.sort(key=self._prompt_order())
-        decodes = sum(sequence.generating for sequence in running)
-        again = sum(sequence.again for sequence in running)
-        budget = self._batch_tokens - decodes - again
-        if self._pace is not None and decodes:
-            budget = min(budget, self._pace.allowance(decodes))
-        if budget <= 0 and len(running) + again > self._batch_tokens:
-            return self._take_turns(running)
-        shares = []
-        for sequence in running:
-            if sequence.generating:
-                shares.append((sequence, 1))
-            elif budget > 0:
-                cost = self._cost(sequence)
-                count = min(sequence.remaining, max(1, int(budget / cost)))
-                if self._whole_prompts and count < sequence.remaining:
-                    break  # the first sequence always fits
-                if self._snapshot_every:
-                    count = min(
-                        count, next_snapshot(sequence, self._snapshot_every) - sequence.computed
-                    )
-                budget -= math.ceil(count * cost)
-                shares.append((sequence, count))
-        return shares
 
     def _guess(self, shares: list[tuple[Sequence, int]]) -> dict[int, Many[int]]:
         """The guesses of a step by sequence id, with pages for them. Only if no prompt shares it.
@@ -616,47 +445,6 @@ class Scheduler:
             if sequence.id in tokens:
                 self._speculator.learn(sequence, tokens[sequence.id], chunk.guesses)
 
-    def _measure(self, carried: Carried, seconds: float) -> None:
-        """Tell the pace how long the step took."""
-        if self._pace is None:
-            return
-        guesses = sum(chunk.guesses + sequence.again for sequence, chunk in carried)
-        decodes = sum(sequence.generating for sequence, _ in carried)
-        cost = sum(len(chunk.tokens) * self._cost(sequence) for sequence, chunk in carried)
-        self._pace.observe(decodes, cost - decodes - guesses, seconds, guesses)
-
-    def _prompt_order(self) -> Callable[[Sequence], tuple[int, float]]:
-        """The order in which prompts get tokens. A leader takes the place of its first follower."""
-        lent: dict[int, float] = {}
-        for sequence in self._running:
-            if sequence.leader is not None:
-                leader, service = id(sequence.leader), sequence.account.service
-                lent[leader] = min(lent.get(leader, service), service)
-
-        def order(sequence: Sequence) -> tuple[int, float]:
-            service = sequence.account.service
-            return sequence.priority, min(service, lent.get(id(sequence), service))
-
-        return order
-
-    def _cost(self, sequence: Sequence) -> float:
-        """Cost of one of its next tokens; 1.0 is the cost of a token that is not scored."""
-        return 1.0 + self._score_cost if sequence.scores else 1.0
-
-    def _take_turns(self, running: list[Sequence]) -> list[tuple[Sequence, int]]:
-        """Give one token each to the sequences whose turn it is.
-
-        If decodes alone use up the budget, prompts take turns with them. Else they would starve.
-        """
-        line = sorted(running, key=lambda sequence: sequence.turn)
-        ends = accumulate(1 + sequence.again for sequence in line)
-        fitting = zip(line, ends, strict=True)
-        return [(sequence, 1) for sequence, end in fitting if end <= self._batch_tokens]
-
-    def _end_turn(self, sequence: Sequence) -> None:
-        self._turn += 1
-        sequence.turn = self._turn
-
     def _grow_tables(self, shares: list[tuple[Sequence, int]]) -> bool:
         """Get the pages that the step writes to. Returns False if there are too few.
 
@@ -670,18 +458,6 @@ class Scheduler:
             self._cache.grow(sequence.table, sequence.computed + count)
             for sequence, count in shares
         )
-
-    def _preempt(self, sequence: Sequence) -> None:
-        """Take a sequence's slot and pages, and let it wait at the place of its arrival.
-
-        A paused sequence waits only when its caller resumes it.
-        """
-        self._release(sequence)
-        sequence.computed = sequence.again = 0
-        sequence.bound = False
-        if not sequence.paused:
-            self._queue.wait(sequence)
-        self.preemptions += 1
 
     def _count_computed(self, sequence: Sequence, count: int) -> None:
         """Record that a step has computed `count` more tokens of the sequence."""
@@ -738,20 +514,4 @@ class Scheduler:
     def _release_ended(self, carried: Carried) -> None:
         for sequence, _ in carried:
             if sequence.ended and not self._is_in_flight(sequence):
-                self._release(sequence)
-
-    def _release(self, sequence: Sequence) -> None:
-        """Take slot and pages from a sequence. No step in flight may carry it."""
-        if sequence.restore is not None:
-            self._cache.cancel_restore(sequence.restore)
-        self._cache.publish(sequence.table, sequence.tokens, sequence.computed)
-        self._cache.release(sequence.table)
-        sequence.leader = sequence.restore = sequence.awaited = None
-        self._running.remove(sequence)
-        self._slots[sequence.slot] = None
-        sequence.slot = -1
-
-
-def _place(sequence: Sequence) -> tuple[int, int]:
-    """The order of running sequences."""
-    return sequence.priority, sequence.rank
+                self._admission.release(sequence)

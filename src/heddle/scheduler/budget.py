@@ -1,0 +1,124 @@
+"""The budget of a step: how many tokens each running sequence gets."""
+
+from __future__ import annotations
+
+import math
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from heddle.scheduler.planning import next_snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from collections.abc import Sequence as Many
+
+    from heddle.scheduler.pace import Pace
+    from heddle.scheduler.sequence import Sequence
+    from heddle.step import Chunk
+
+
+class Budget:
+    """Divides the tokens of a step among sequences. Not thread-safe.
+
+    Args:
+        tokens: most tokens in one step.
+        pace: limits the prompt tokens of steps that also decode; None: no limit.
+        score_cost: extra cost of scoring a token, where computing a token costs 1.
+        snapshot_every: tokens between snapshots of a fixed-size state; 0: there are none.
+        whole_prompts: one step computes all tokens of a sequence.
+
+    Attributes:
+        tokens: most tokens in one step.
+        whole_prompts: as above.
+    """
+
+    def __init__(
+        self,
+        tokens: int,
+        pace: Pace | None,
+        score_cost: float,
+        snapshot_every: int,
+        *,
+        whole_prompts: bool,
+    ) -> None:
+        self.tokens = tokens
+        self.whole_prompts = whole_prompts
+        self._pace = pace
+        self._score_cost = score_cost
+        self._snapshot_every = snapshot_every
+
+    def divide(self, running: Many[Sequence], *, shared: bool) -> list[tuple[Sequence, int]]:
+        """How many new tokens each sequence gets: decodes 1 each, then prompts in order.
+
+        Args:
+            running: sequences with slots, in order.
+            shared: whether several clients share a class. Then the order of prompts is that of the
+                queue: a client that was served less comes first.
+        """
+        ready = [sequence for sequence in running if not sequence.waits]
+        if shared:
+            ready.sort(key=_prompt_order(running))
+        decodes = sum(sequence.generating for sequence in ready)
+        again = sum(sequence.again for sequence in ready)
+        left = self.tokens - decodes - again
+        if self._pace is not None and decodes:
+            left = min(left, self._pace.allowance(decodes))
+        if left <= 0 and len(ready) + again > self.tokens:
+            return self._take_turns(ready)
+        shares = []
+        for sequence in ready:
+            if sequence.generating:
+                shares.append((sequence, 1))
+            elif left > 0:
+                cost = self._cost(sequence)
+                count = min(sequence.remaining, max(1, int(left / cost)))
+                if self.whole_prompts and count < sequence.remaining:
+                    break  # the first sequence always fits
+                if self._snapshot_every:
+                    count = min(
+                        count, next_snapshot(sequence, self._snapshot_every) - sequence.computed
+                    )
+                left -= math.ceil(count * cost)
+                shares.append((sequence, count))
+        return shares
+
+    def measure(self, carried: Iterable[tuple[Sequence, Chunk]], seconds: float) -> None:
+        """Tell the pace how long a step took, before its result is applied."""
+        if self._pace is None:
+            return
+        decodes = guesses = 0
+        cost = 0.0
+        for sequence, chunk in carried:
+            decodes += sequence.generating
+            guesses += chunk.guesses + sequence.again
+            cost += len(chunk.tokens) * self._cost(sequence)
+        self._pace.observe(decodes, cost - decodes - guesses, seconds, guesses)
+
+    def _cost(self, sequence: Sequence) -> float:
+        """Cost of one of its next tokens; 1.0 is the cost of a token that is not scored."""
+        return 1.0 + self._score_cost if sequence.scores else 1.0
+
+    def _take_turns(self, ready: list[Sequence]) -> list[tuple[Sequence, int]]:
+        """Give one token each to the sequences whose turn it is.
+
+        If decodes alone use up the budget, prompts take turns with them. Else they would starve.
+        """
+        line = sorted(ready, key=lambda sequence: sequence.turn)
+        ends = accumulate(1 + sequence.again for sequence in line)
+        fitting = zip(line, ends, strict=True)
+        return [(sequence, 1) for sequence, end in fitting if end <= self.tokens]
+
+
+def _prompt_order(running: Iterable[Sequence]) -> Callable[[Sequence], tuple[int, float]]:
+    """The order in which prompts get tokens. A leader takes the place of its first follower."""
+    lent: dict[int, float] = {}
+    for sequence in running:
+        if sequence.leader is not None:
+            leader, service = id(sequence.leader), sequence.account.service
+            lent[leader] = min(lent.get(leader, service), service)
+
+    def order(sequence: Sequence) -> tuple[int, float]:
+        service = sequence.account.service
+        return sequence.priority, min(service, lent.get(id(sequence), service))
+
+    return order

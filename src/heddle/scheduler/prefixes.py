@@ -1,0 +1,98 @@
+"""Prefixes of running sequences: from the cache, from an older sequence, or from the disk tier.
+
+A sequence starts at the end of its prefix hit. If an older sequence is computing more of its
+tokens, it follows that sequence first (`following.py`). If pages of its prefix are on disk,
+`computed` grows with the pages read, and others may follow it.
+
+Computed tokens are published before a prefix is looked up, and when a sequence gives up its slot.
+So a step that only decodes spends no time on the cache.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from heddle.scheduler.following import find_leader, is_wait_over
+
+if TYPE_CHECKING:
+    from heddle.cache.manager import CacheManager, PageCounts
+    from heddle.scheduler.sequence import Sequence
+    from heddle.scheduler.slots import Slots
+
+
+class Prefixes:
+    """Attaches prefixes to sequences, within the pages that no running sequence needs."""
+
+    def __init__(self, cache: CacheManager, slots: Slots) -> None:
+        self._cache = cache
+        self._slots = slots
+
+    def publish(self) -> None:
+        """Publish the computed tokens of all running sequences."""
+        for sequence in self._slots.running:
+            self._cache.publish(sequence.table, sequence.tokens, sequence.computed)
+
+    def unclaimed(self) -> PageCounts:
+        """Pages of each group that no running sequence needs for the tokens it has.
+
+        Admission gives out only these pages. So preemptions come only from output, whose length is
+        unknown.
+        """
+        unclaimed = self._cache.available_by_group
+        for sequence in self._slots.running:
+            unclaimed -= self._claim(sequence)
+        return unclaimed
+
+    def take(self, sequence: Sequence, available: PageCounts) -> PageCounts | None:
+        """Attach the sequence's cached prefix, and follow a sequence that computes more of it.
+
+        If there is no such sequence, start to restore more of the prefix from disk.
+
+        Returns how many of the `available` pages the sequence needs for its tokens. Returns None,
+        and changes only its leader (to None), if the pages do not suffice or the sequence has
+        already computed more tokens than the cache has.
+        """
+        sequence.leader = None
+        most = sequence.first_needed
+        match = self._cache.match(sequence.params.cache_salt, sequence.tokens, most)
+        if match.length < sequence.computed:  # the cache was flushed
+            return None
+        leader, shared = find_leader(sequence, self._slots.running, match.length)
+        whole = self._cache.whole_pages(match)
+        restore = None if leader else self._cache.find_on_disk(whole, sequence.tokens, most)
+        cost = self._cache.cost(match, sequence.total)
+        if leader is not None or restore is not None or not available.covers(cost):
+            # Take only full pages: the leader or the disk adds the rest of the last page, or the
+            # sequence needs all pages and leaves none for the source of a copy.
+            match = whole
+            cost = self._cache.cost(match, sequence.total)
+        if not available.covers(cost):
+            return None
+        self._cache.attach(sequence.table, match)
+        sequence.computed = match.length
+        sequence.leader, sequence.shared_tokens = leader, shared
+        sequence.restore = restore
+        if restore is not None:
+            self._cache.begin_restore(restore)
+        return cost
+
+    def restart(self, sequence: Sequence) -> None:
+        """Let a running sequence start again from the cache, without the pages that it has."""
+        self._cache.release(sequence.table)
+        sequence.computed = 0
+        self._retake(sequence)
+
+    def resume_followers(self) -> None:
+        """End the wait of followers whose leader has computed the prefix or has stopped."""
+        for sequence in self._slots.running:
+            leader = sequence.leader
+            if leader is not None and is_wait_over(leader, sequence.shared_tokens):
+                self.publish()
+                self._retake(sequence)
+
+    def _retake(self, sequence: Sequence) -> None:
+        self.take(sequence, self.unclaimed() + self._claim(sequence))
+
+    def _claim(self, sequence: Sequence) -> PageCounts:
+        """Pages that the sequence still needs for its tokens."""
+        return self._cache.claim(sequence.table, sequence.total)
