@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
-from heddle.errors import EngineFailedError, StepAbandonedError
+from heddle.errors import EngineFailedError, StepAbandonedError, StepMemoryError
 from heddle.executors.ranks.messages import Kind
 from heddle.step import Executor
 
@@ -61,6 +61,7 @@ class RankedExecutor:
         self._group = group
         self._ranks = ranks
         self._rewound: tuple[int, ...] = ()
+        self._in_flight = 0  # steps that all ranks have got
         self._abandoned = False
 
     @property
@@ -106,12 +107,20 @@ class RankedExecutor:
         self._leader.check(plan)
         rewound, self._rewound = self._rewound, ()
         self._group.begin(plan, rewound)  # rank 0 may wait for the others when it begins
+        self._in_flight += 1
         with self._reason():
             self._leader.begin(plan)
 
     def collect(self) -> StepResult:
-        with self._reason():
-            result = self._leader.collect()
+        try:
+            with self._reason():
+                result = self._leader.collect()
+        except StepMemoryError:  # it ends all steps in flight; the other ranks do complete them
+            for _ in range(self._in_flight):
+                self._group.note(None)
+            self._in_flight = 0
+            raise
+        self._in_flight -= 1
         self._rewound = self._leader.rewound
         self._group.note(self._leader.digest)
         return result
@@ -121,6 +130,8 @@ class RankedExecutor:
         """Give a failure of rank 0 the reason of the group, if that has failed."""
         try:
             yield
+        except StepMemoryError:  # all ranks go on
+            raise
         except EngineFailedError as error:
             if self._abandoned:
                 raise StepAbandonedError("the step was abandoned") from error

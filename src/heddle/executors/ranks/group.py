@@ -16,7 +16,7 @@ from array import array
 from collections import deque
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from heddle.errors import EngineFailedError
 from heddle.executors.children.process import ChildProcess, close_all
@@ -39,7 +39,7 @@ class _Rank:
         self.number = setup.rank
         self.setup = setup
         self.digests: deque[bytes] = deque()  # of steps that rank 0 has not finished
-        self.expected: deque[bytes] = deque()  # of steps that the rank has not finished
+        self.expected: deque[bytes | None] = deque()  # of steps that the rank has not finished
         self.process = ChildProcess(
             f"rank {setup.rank}",
             "heddle.executors.ranks.child",
@@ -121,8 +121,11 @@ class RankGroup:
         for rank in self._ranks:
             self._send(rank, Kind.PLAN, content)
 
-    def note(self, digest: bytes) -> None:
-        """Compare rank 0's digest of a step with those of the other ranks, once they come."""
+    def note(self, digest: bytes | None) -> None:
+        """Compare rank 0's digest of a step with those of the other ranks, once they come.
+
+        None: the step was dropped, so digests of it may be any.
+        """
         for rank in self._ranks:
             self._compare(rank, rank.expected, digest)
 
@@ -201,12 +204,14 @@ class RankGroup:
         """The error of a group that failed."""
         return EngineFailedError(problem or "the ranks ended without a reason")
 
-    def _compare(self, rank: _Rank, digests: deque[bytes], digest: bytes) -> None:
+    def _compare(self, rank: _Rank, digests: deque[Any], digest: bytes | None) -> None:
         """Add the digest of a step, and compare it if the other one is there."""
+        is_equal = True
         with self._lock:
             digests.append(digest)
-            is_there = rank.digests and rank.expected
-            is_equal = not is_there or rank.digests.popleft() == rank.expected.popleft()
+            if rank.digests and rank.expected:
+                found, expected = rank.digests.popleft(), rank.expected.popleft()
+                is_equal = expected is None or found == expected
         if not is_equal:
             rank.process.fail(f"rank {rank.number} computed other values than rank 0")
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from heddle.embedding import EmbeddingParams
-from heddle.errors import EngineFailedError, StepAbandonedError
+from heddle.errors import EngineFailedError, StepAbandonedError, StepMemoryError
 from heddle.executors.arithmetic import rope_digest, source_digest, trigonometry_digest
 from heddle.executors.cpu.batch import StateSum
 from heddle.executors.cpu.readout import pooled
@@ -25,10 +25,11 @@ from heddle.executors.failures import summarize
 from heddle.executors.graph.forward import model_work
 from heddle.executors.plan_problems import plan_problems
 from heddle.executors.serving import describe_memory, page_layout, position_bytes
+from heddle.executors.torch.chunk_rows import rows_of
 from heddle.executors.torch.device import device_digest, device_name
 from heddle.executors.torch.limits import measure
 from heddle.executors.torch.memory import is_out_of_memory, out_of_memory_in_step, release
-from heddle.executors.torch.readout import read, rows_of
+from heddle.executors.torch.readout import read
 from heddle.executors.torch.sampling import Samplers
 from heddle.executors.torch.scoring import score_on_device, score_on_host
 from heddle.executors.torch.sources import SOURCES
@@ -40,9 +41,11 @@ if TYPE_CHECKING:
 
     from heddle.config import EngineConfig
     from heddle.executors.cpu.grammar_masks import MaskSource
+    from heddle.executors.torch.agreement import Attempt
+    from heddle.executors.torch.chunk_rows import ChunkRows
     from heddle.executors.torch.collective import Compared
     from heddle.executors.torch.program import Program
-    from heddle.executors.torch.readout import ChunkRows, Read
+    from heddle.executors.torch.readout import Read
     from heddle.executors.torch.sampling import StartedPicks
     from heddle.roofline import Limits
     from heddle.state import StateMemory
@@ -124,7 +127,7 @@ class TorchExecutor:
         self._score = score_on_device if samples_on_device else score_on_host
         self._sums: dict[int, StateSum] = {}  # by slot, for sequences with an embedding
         self._submitted: StepPlan | None = None  # to be started
-        self._started: deque[_Started] = deque()
+        self._started: deque[Attempt[_Started]] = deque()
         self._logits: torch.Tensor | None = None  # of the rows that were sampled last
         self._abandoned = False
         self.rewound: tuple[int, ...] = ()
@@ -203,11 +206,14 @@ class TorchExecutor:
         try:
             with torch.inference_mode():
                 yield
+        except StepMemoryError:  # of any rank
+            self._started.clear()
+            raise
         except (RuntimeError, MemoryError) as error:
             self._started.clear()
             if is_out_of_memory(error):
                 release(self._device)
-                raise out_of_memory_in_step(self._device) from error
+                raise out_of_memory_in_step(f"device {self._device}") from error
             raise EngineFailedError(f"the device failed: {error}") from error
 
     def watch(self, failed: Callable[[str], None]) -> None:
@@ -243,8 +249,11 @@ class TorchExecutor:
         )
         yield from self._program.states.problems(plan)
 
-    def _start(self, plan: StepPlan) -> _Started:
+    def _start(self, plan: StepPlan) -> Attempt[_Started]:
         """Ask the device for the step. Nothing here waits for results that the host reads later."""
+        return self._program.attempt(plan, self._samplers.latest, lambda: self._ask(plan))
+
+    def _ask(self, plan: StepPlan) -> _Started:
         began = time.perf_counter()
         self._bind(plan)
         for copy in plan.copies:
@@ -269,11 +278,16 @@ class TorchExecutor:
             started.picks = self._samplers.start(sampling, found.logits)
         return started
 
-    def _finish(self, step: _Started) -> StepResult:
+    def _finish(self, attempt: Attempt[_Started]) -> StepResult:
         """Wait for the tokens, and set back the states of sequences whose guesses were wrong."""
-        if step.wait_for_masks is not None:
+        step = attempt.found
+        if step is not None and step.wait_for_masks is not None:
             step.wait_for_masks()
         self._check()
+        if attempt.lacking:
+            ranks = ", ".join(map(str, attempt.lacking))
+            raise out_of_memory_in_step(f"the device of rank {ranks}")
+        assert step is not None, "it found the memory"
         if step.picks is None:
             step.picks = self._samplers.start(step.sampling, step.found.logits)
         outcomes = self._samplers.finish(step.picks)

@@ -148,9 +148,9 @@ def out_of_memory_at_load(device: torch.device, needed: int, room: Room) -> OutO
     )
 
 
-def out_of_memory_in_step(device: torch.device) -> StepMemoryError:
-    """The error of a step whose buffers do not fit the device."""
+def out_of_memory_in_step(who: str) -> StepMemoryError:
+    """The error of a step whose buffers do not fit the memory of a device or a rank."""
     return StepMemoryError(
-        f"device {device} has no memory left for the step; set a smaller kv_cache, batch_tokens or"
-        " fewer slots"
+        f"{who} has no memory left for the step; set a smaller kv_cache, batch_tokens or fewer"
+        " slots"
     )

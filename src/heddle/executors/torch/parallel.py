@@ -25,6 +25,7 @@ from heddle.executors.ranks.group import start_ranks
 from heddle.executors.ranks.setup import Setup
 from heddle.executors.serving import kept_kinds, load_of, served_config, served_shape
 from heddle.executors.torch.cache import bytes_of_page
+from heddle.executors.torch.chunk_rows import logit_rows, rows_of, state_rows
 from heddle.executors.torch.collective import GroupCollective
 from heddle.executors.torch.device import set_up, torch_device
 from heddle.executors.torch.device_sampling import sampling_bytes
@@ -32,7 +33,6 @@ from heddle.executors.torch.executor import TorchExecutor, Uploaded
 from heddle.executors.torch.memory import buffer_bytes, room_of
 from heddle.executors.torch.open_blocks import kinds_with_rows
 from heddle.executors.torch.program import Program
-from heddle.executors.torch.readout import logit_rows, rows_of, state_rows
 from heddle.executors.torch.weights import TorchLoader
 from heddle.models.registry import build
 from heddle.state import divide
@@ -240,15 +240,19 @@ class Follower:
         with torch.inference_mode():
             for slot in rewound:
                 program.states.rewind(slot)
-            for copy in plan.copies:
-                program.pages.copy(copy)
-            program.states.prepare(plan)
-            chunks = rows_of(plan.chunks)
-            step = program.begin(plan, lambda: None, self._latest)
-            for _ in chain(step.logits(logit_rows(chunks)), step.states(state_rows(chunks))):
-                pass  # rank 0 reads them
-            program.states.keep(plan)
+            program.attempt(plan, self._latest, lambda: self._ask(plan))
         return program.compared
+
+    def _ask(self, plan: StepPlan) -> None:
+        """Ask the device for the step."""
+        program, chunks = self._program, rows_of(plan.chunks)
+        for copy in plan.copies:
+            program.pages.copy(copy)
+        program.states.prepare(plan)
+        step = program.begin(plan, lambda: None, self._latest)
+        for _ in chain(step.logits(logit_rows(chunks)), step.states(state_rows(chunks))):
+            pass  # rank 0 reads them
+        program.states.keep(plan)
 
     def read_page(self, page: int, windows: Sequence[int] = ()) -> memoryview:
         return self._program.pages.read(page, windows)

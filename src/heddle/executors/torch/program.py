@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import torch
 
 from heddle.executors.graph.fusion import fused
-from heddle.executors.graph.recording import Attend, LatentAttend, Rope
+from heddle.executors.graph.recording import Attend, GatherRanks, LatentAttend, Rope, SumRanks
 from heddle.executors.graph.stages import stages
+from heddle.executors.torch.agreement import Agreement, Attempt, Exchanges
 from heddle.executors.torch.cache import PagedMemory
+from heddle.executors.torch.chunk_rows import logit_rows, rows_of, state_rows
 from heddle.executors.torch.collective import Compared
 from heddle.executors.torch.constants import Constants
 from heddle.executors.torch.graphs import Graphs, GraphStep, buckets
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 
     from heddle.executors.graph.forward import Forward
     from heddle.executors.graph.recording import Node
+    from heddle.executors.graph.stages import Stage
+    from heddle.executors.torch.agreement import Value
     from heddle.executors.torch.collective import Collective
     from heddle.executors.torch.graphs import Capture
     from heddle.executors.torch.ops import TorchOps
@@ -37,6 +41,8 @@ if TYPE_CHECKING:
     from heddle.step import StepPlan
 
     Values = dict[Node, torch.Tensor]
+
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -62,13 +68,15 @@ class Program:
         device: torch.device,
         collective: Collective | None = None,
     ) -> None:
-        """`collective` connects the ranks of a model that is divided.
+        """`collective` connects the ranks of a model that is divided. They exchange in `attempt`.
 
         Raises:
             ConfigError: the device computes a query by its place in a tile.
         """
         self.forward = forward
         self._collective = collective
+        self._agreement = None if collective is None else Agreement(collective, device)
+        self._exchanges: Exchanges | None = None  # of the step that is asked for
         self.compared = Compared()
         self._device = device
         self._groups = 1 + len(memory.windows)
@@ -112,10 +120,25 @@ class Program:
         if self._graphs is not None:
             self._graphs.warm_up(done)
 
+    def attempt(self, plan: StepPlan, latest: torch.Tensor, ask: Callable[[], T]) -> Attempt[T]:
+        """Call `ask`, which asks the device for the complete step of a plan.
+
+        If a rank finds no memory, all ranks learn it at the end of the step, and nobody waits for
+        that rank. `latest` is as in `begin`.
+
+        Raises: as `Agreement.attempt`.
+        """
+        self.compared = Compared()
+        if self._agreement is None or self._collective is None:
+            return Attempt(ask(), None)
+        expected = self._exchanged(plan, latest)
+        self._exchanges = Exchanges(self._collective, self._device, expected)
+        return self._agreement.attempt(self._exchanges, ask)
+
     def begin(
         self, plan: StepPlan, check: Callable[[], None], latest: torch.Tensor | None = None
     ) -> Step | GraphStep:
-        """Compute all tokens of a plan, and store their keys and values.
+        """Compute all tokens of a plan, and store their keys and values. `attempt` calls this.
 
         `latest` has the token that each slot sampled last (slots,), for unknown tokens. Of several
         ranks, rank 0 knows them, and the others give a tensor of the same size.
@@ -126,12 +149,11 @@ class Program:
         Raises:
             ValueError: a chunk lacks hidden states that a prediction head reads.
         """
-        self.compared = Compared()
         graph = None if self._graphs is None else self._graphs.of(plan)
         layout = self._lay_out(plan) if graph is None else graph.lay_out(plan)
-        if latest is not None and any(chunk.tokens[0] == UNKNOWN for chunk in plan.chunks):
-            if self._collective is not None:
-                latest = self._collective.gather(latest)[0]
+        if latest is not None and _has_unknown(plan):
+            if self._exchanges is not None:
+                latest = self._exchanges.gather(latest)[0]
             layout.fill_unknown(latest)
         if graph is not None:
             check()
@@ -154,7 +176,7 @@ class Program:
             self.states,
             self._rotations,
             check,
-            self._collective,
+            self._exchanges,
             self._constants,
         )
 
@@ -180,6 +202,18 @@ class Program:
         self._stages.logits.run(ops, values)
         logits.copy_(values[self._computed.logits])
 
+    def _exchanged(self, plan: StepPlan, latest: torch.Tensor) -> Iterator[Value]:
+        """What each rank gives to the exchanges of a step, in order."""
+        if _has_unknown(plan):
+            yield tuple(latest.shape), latest.dtype
+        chunks, parts = rows_of(plan.chunks), self._stages
+        tokens = sum(len(chunk.tokens) for chunk in plan.chunks)
+        yield from _values(padded(tokens), parts.tokens)
+        for _ in range(0, len(logit_rows(chunks)), TILE):
+            yield from _values(TILE, parts.states, parts.logits)
+        for _ in range(0, len(state_rows(chunks)), TILE):
+            yield from _values(TILE, parts.states)
+
     def _obstacle(self) -> str:
         """Why steps cannot be recorded; empty: they can."""
         if self.forward.inputs.states is not None:
@@ -204,7 +238,7 @@ class Program:
             if logits:
                 self._stages.logits.run(ops, values)
             read = values[self._computed.logits if logits else self._computed.states]
-            if self._collective is not None:
+            if self._exchanges is not None:
                 self.compared.add(read[: len(some), :_COMPARED].contiguous())
             yield some, read[: len(some)]
 
@@ -217,6 +251,19 @@ class Program:
                 shapes.add(latent_shape(node.spec))
         for shape in shapes:
             shape.check(self._device)
+
+
+def _has_unknown(plan: StepPlan) -> bool:
+    return any(chunk.tokens[0] == UNKNOWN for chunk in plan.chunks)
+
+
+def _values(rows: int, *parts: Stage) -> Iterator[Value]:
+    """What each rank gives to the exchanges of stages that compute so many rows."""
+    for node in (node for part in parts for node, _ in part.steps):
+        if isinstance(node, SumRanks):
+            yield (rows, node.width), torch.float32
+        elif isinstance(node, GatherRanks):
+            yield (rows, max(node.widths)), torch.float32
 
 
 class Step:

@@ -1,4 +1,4 @@
-"""What a plan reads of a step: the rows of its chunks, and the results made from them."""
+"""Reads the rows of a step that its plan asks for, and makes results of them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from heddle.executors.torch.chunk_rows import logit_rows, state_rows
 from heddle.executors.torch.scoring import Scorer
 from heddle.executors.torch.staging import sent
 
@@ -17,54 +18,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from heddle.executors.cpu.batch import StateSum
+    from heddle.executors.torch.chunk_rows import ChunkRows
     from heddle.executors.torch.graphs import GraphStep
     from heddle.executors.torch.program import Step
     from heddle.executors.torch.scoring import Score
     from heddle.executors.torch.tiles import RowsTile
-    from heddle.step import Chunk, Failed, Scored
+    from heddle.step import Failed, Scored
 
     Float32 = NDArray[np.float32]
-
-
-@dataclass(frozen=True, slots=True)
-class ChunkRows:
-    """The rows of a step, by number, that the plan reads of a chunk."""
-
-    chunk: Chunk
-    sampled: range
-    scored: range
-    pooled: range
-    kept: range
-
-
-def rows_of(chunks: Sequence[Chunk]) -> list[ChunkRows]:
-    """The rows of each chunk. The chunks' tokens are the rows of the step, in order."""
-    found, begin = [], 0
-    for chunk in chunks:
-        end = begin + len(chunk.tokens)
-        score, pool = chunk.score, chunk.pool
-        first = end if score is None else begin + score.first
-        found.append(
-            ChunkRows(
-                chunk,
-                sampled=range(end - chunk.guesses - 1 if chunk.sample else end, end),
-                scored=range(first, first + (0 if score is None else len(score.targets))),
-                pooled=range(end if pool is None else begin + pool.first, end),
-                kept=range(end - chunk.keep_states, end),
-            )
-        )
-        begin = end
-    return found
-
-
-def logit_rows(chunks: Sequence[ChunkRows]) -> list[int]:
-    """The rows whose logits the plan reads, in order."""
-    return sorted({row for one in chunks for row in (*one.sampled, *one.scored)})
-
-
-def state_rows(chunks: Sequence[ChunkRows]) -> list[int]:
-    """The rows whose hidden states the plan reads, in order."""
-    return sorted({row for one in chunks for row in (*one.pooled, *one.kept)})
 
 
 class SampledLogits:

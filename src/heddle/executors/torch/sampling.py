@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
     from heddle.errors import HeddleError
     from heddle.executors.cpu.grammar_masks import MaskSource
-    from heddle.executors.torch.readout import ChunkRows, SampledLogits
+    from heddle.executors.torch.chunk_rows import ChunkRows
+    from heddle.executors.torch.readout import SampledLogits
     from heddle.executors.torch.sampled_row import SampledRow
     from heddle.step import Binding, Chunk
 

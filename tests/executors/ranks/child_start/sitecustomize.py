@@ -1,0 +1,12 @@
+"""Python imports this first in each process that a test starts with this folder in PYTHONPATH.
+
+HEDDLE_TEST_PREPARES names modules. Each has a function `prepare_child`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+
+for name in os.environ["HEDDLE_TEST_PREPARES"].split(","):
+    importlib.import_module(name).prepare_child()
