@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -34,6 +36,8 @@ from heddle.executors.torch.scoring import (  # noqa: E402
     score_on_host,
 )
 from heddle.executors.torch.slot_history import SlotHistory  # noqa: E402
+from heddle.executors.torch.sums import log, power  # noqa: E402
+from no_waits import NoWaits  # noqa: E402
 
 
 def row_of(params, past, vocabulary):
@@ -122,6 +126,78 @@ def test_the_device_has_every_sampler_that_it_does_not_name_as_lacking(stage):
     assert set(chain_of(SamplingParams(samplers=(stage,)))) <= {stage}
 
 
+SAMPLERS: dict[str, dict[str, Any]] = {
+    "temperature": {"temperature": 0.7},
+    "a temperature of almost 0": {"temperature": 1e-20},
+    "dynamic temperature": {"dynatemp_range": 0.5, "dynatemp_exponent": 1.5},
+    "dynamic temperature down to 0": {"dynatemp_range": 2.0},
+    "top-k": {"top_k": 40},
+    "top-p": {"top_p": 0.9},
+    "min-p": {"min_p": 1e-3},
+    "top-a": {"top_a": 0.1},
+    "typical": {"typical_p": 0.9},
+    "top-n-sigma": {"top_n_sigma": 1.0},
+    "XTC": {"xtc_probability": 1.0, "xtc_threshold": 0.01},
+    "XTC with any threshold": {"xtc_probability": 1.0, "xtc_threshold": 1e-30},
+    "penalties": {"repetition_penalty": 1.3, "presence_penalty": 0.2, "frequency_penalty": 0.3},
+    "penalties of a window": {"repetition_penalty": 1.3, "repeat_last_n": 4},
+    "DRY": {"dry_multiplier": 0.8, "dry_allowed_length": 1},
+    "biases": {"logit_bias": {3: 2.0, 4: -np.inf}, "min_tokens": 60},
+    "temperature 0": {"temperature": 0, "frequency_penalty": 0.3, "dry_multiplier": 0.8},
+}
+"""Of each sampler, parameters that ask for it alone."""
+
+REPORTS = ({}, {"logprobs": 3}, {"logprobs": 3, "post_sampling_probs": True})
+
+
+def test_the_samplers_above_are_all():
+    asked = {stage for one in SAMPLERS.values() for stage in chain_of(SamplingParams(**one))}
+    assert asked == set(Stage) - LACKING
+
+
+@pytest.mark.parametrize("name", [*SAMPLERS, "all"])
+def test_the_device_is_asked_for_tokens_without_a_wait(name):
+    """Its numbers decide the shape of nothing. The tokens are the native sampler's.
+
+    Some rows are flat: with most samplers they keep more than a block of tokens.
+    """
+    asked = SAMPLERS.get(name) or {
+        key: value for one in [*SAMPLERS.values()][:13] for key, value in one.items()
+    }
+    rng = np.random.default_rng(8)
+    scales = np.array([[0.01], [8.0], [0.5]] * 3, np.float32)
+    logits = (rng.normal(0, 1, (9, 3000)) * scales).astype(np.float32)
+    history = [int(token) for token in rng.integers(0, 9, 40)]
+    rules = TokenRules(forbidden=(5,), end_tokens=(6,), bad_sequences=((7,), (history[-1], 8)))
+    past = Past(history[:20], history[20:], rules)
+    params = [SamplingParams(seed=i, **asked, **report) for report in REPORTS for i in range(3)]
+    rows = [row_of(one, past, 3000) for one in params]
+    with torch.inference_mode():
+        given = torch.from_numpy(logits)
+        with NoWaits():
+            asked_for = DevicePicks(given, rows)
+        found = asked_for.read()
+    for one, row, pick in zip(params, logits, found, strict=True):
+        if pick[0] != native(one, past).pick("auto", row.copy())[0]:
+            assert near_a_boundary(row, one, past)
+
+
+def test_temperatures_by_entropy_have_the_bits_of_the_host():
+    """The host's logarithms and powers, whatever rows are beside one."""
+    rng = np.random.default_rng(9)
+    x, exponent = rng.uniform(1e-3, 1.0, 3000), rng.uniform(0.0, 9.0, 3000)
+    given = torch.from_numpy(x).unsqueeze(-1), torch.from_numpy(exponent).unsqueeze(-1)
+    found = [log(given[0]), power(*given)]
+    expected = [np.array([*map(math.log, x)]), np.array([*map(math.pow, x, exponent)])]
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one[:, 0].float(), other.astype(np.float32))
+    for count in (1, 3, 1025):
+        some = [one[-count:] for one in given]
+        assert torch.equal(log(some[0]), found[0][-count:])
+        assert torch.equal(power(*some), found[1][-count:])
+    assert power(given[0][:1] * 0, given[0][:1] * 0).item() == 1
+
+
 @pytest.mark.parametrize("vocabulary", [30, 3000])
 def test_scores_of_prompt_tokens_agree(vocabulary):
     """With ties, and with a row that is not finite."""
@@ -157,7 +233,7 @@ def test_a_batch_says_of_each_row_what_is_wrong_with_it():
     [{}, {"top_p": 0.9}, {"top_p": 0.999999}, {"min_p": 1e-3}, {"top_k": 3000}, {"typical_p": 0.9}],
     ids=str,
 )
-def test_lists_become_as_long_as_a_row_needs(cut):
+def test_lists_are_as_long_as_a_row_needs(cut):
     """Flat rows beside a steep one. A row's bits do not depend on its neighbours' lists."""
     rng = np.random.default_rng(5)
     scales = np.array([[0.01], [8.0], [0.5]], np.float32)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _NUMBERS = (
     *("repetition_penalty", "frequency_penalty", "presence_penalty", "top_n_sigma", "top_k"),
     *("typical_p", "top_p", "min_p", "top_a", "xtc_threshold"),
+    *("temperature", "dynatemp_range", "dynatemp_exponent"),
 )
 
 

@@ -6,8 +6,6 @@ by the same operations as in the native sampler, so equal logits stay equal. All
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
 from heddle.executors.torch.sums import (
@@ -19,15 +17,9 @@ from heddle.executors.torch.sums import (
     prefix_sums,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 _MOST = torch.finfo(torch.float32).max
 _LOWEST = -87.33654
 """The native sampler's weights are 0 below this exponent."""
-
-_NEXT_LIST = 16
-"""A list that is too short becomes this many times as long."""
 
 
 class Candidates:
@@ -83,10 +75,6 @@ class Candidates:
         """Of a list: the number of better candidates (rows, n)."""
         return self.alive.cumsum(-1) - 1
 
-    def has_end(self) -> torch.Tensor:
-        """Of a list: whether its last column is no candidate, so that it holds all (rows, 1)."""
-        return self.logits[:, -1:] == -torch.inf
-
     # --- listing ----------------------------------------------------------------------------------
 
     def best_first(self, columns: int) -> Candidates:
@@ -96,18 +84,9 @@ class Candidates:
         columns = min(-(-columns // BLOCK) * BLOCK, self.logits.shape[-1])
         return Candidates(*_sorted(self.logits, columns), self.factor)
 
-    def listed(self, is_enough: Callable[[Candidates], torch.Tensor]) -> Candidates:
-        """A list of the best candidates, long enough for all rows.
-
-        `is_enough` returns for each row (rows, 1) whether a list is long enough. This waits for the
-        device, unless the candidates are a list already.
-        """
-        found = self.best_first(BLOCK)
-        while (columns := found.logits.shape[-1]) < self.logits.shape[-1]:
-            if bool((is_enough(found) | found.has_end()).all()):
-                break
-            found = self.best_first(columns * _NEXT_LIST)
-        return found
+    def listed(self) -> Candidates:
+        """A list of all candidates; a list as it is."""
+        return self.best_first(self.logits.shape[-1])
 
     # --- changing ---------------------------------------------------------------------------------
 
@@ -138,16 +117,17 @@ class Candidates:
         `uniforms` (rows, 1) of the sum."""
         weights = self.weights()
         if self.tokens is not None:
-            limit = self.sum(weights) * uniforms
-            return _first_beyond(weights, limit)
+            reached = prefix_sums(weights)
+            limit = reached.gather(-1, last(self.alive)) * uniforms
+            return _first_beyond(weights, limit, reached)
         blocks = block_sums(weights)
         reached = prefix_sums(blocks)
         limit = reached[:, -1:] * uniforms
         block = _first_beyond(blocks, limit, reached)
         before = torch.where(block > 0, reached.gather(-1, (block - 1).clamp(min=0)), 0.0)
         columns = block * BLOCK + torch.arange(BLOCK, device=weights.device)
-        inside = _first_beyond(weights.gather(-1, columns), limit - before)
-        return block * BLOCK + inside
+        inside = weights.gather(-1, columns)
+        return block * BLOCK + _first_beyond(inside, limit - before, prefix_sums(inside))
 
     def tokens_at(self, columns: torch.Tensor) -> torch.Tensor:
         """The tokens of columns (rows, any)."""
@@ -160,10 +140,10 @@ def in_range(logits: torch.Tensor) -> torch.Tensor:
 
 
 def _first_beyond(
-    weights: torch.Tensor, limit: torch.Tensor, reached: torch.Tensor | None = None
+    weights: torch.Tensor, limit: torch.Tensor, reached: torch.Tensor
 ) -> torch.Tensor:
-    """The first column with a weight whose prefix sum exceeds `limit`; else the last with one."""
-    reached = prefix_sums(weights) if reached is None else reached
+    """The first column with a weight whose prefix sum `reached` exceeds `limit`; else the last
+    with one."""
     possible = weights > 0.0
     return first((reached > limit) & possible, last(possible))
 
@@ -173,12 +153,17 @@ def _sorted(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The best columns of each row, best first, ties by lower token: their logits and tokens.
 
-    The keys are integers that all differ, so every correct algorithm gives the same order.
+    The keys are integers. All differ, or the sort is stable, so every correct algorithm gives the
+    same order. All columns in the order of tokens need no token in the key: a radix sort then
+    reads half of the bits.
     """
-    if tokens is None:
-        tokens = torch.arange(logits.shape[-1], device=logits.device).expand_as(logits)
     bits = (logits + 0.0).view(torch.int32)  # -0 and 0 are a tie
     ordered = bits ^ ((bits >> 31) & 0x7FFFFFFF)
+    if tokens is None and columns == logits.shape[-1]:
+        places = (~ordered).sort(dim=-1, stable=True).indices
+        return logits.gather(-1, places), places
+    if tokens is None:
+        tokens = torch.arange(logits.shape[-1], device=logits.device).expand_as(logits)
     keys = (ordered.long() << 32) | (0x7FFFFFFF - tokens)
     places = keys.topk(columns, -1).indices
     return logits.gather(-1, places), tokens.gather(-1, places)

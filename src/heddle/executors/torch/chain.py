@@ -2,12 +2,19 @@
 
 Definitions and sources are in `heddle.testing.reference_sampler`. Each sampler computes a row from
 this row alone, with the float32 operations of the native sampler and float64 sums.
+
+No sampler reads a number on the host: that would wait for the forward pass, and the next step would
+begin late. So no shape follows from logits. Where parameters bound the number of candidates (top-k,
+XTC), a list has that many. Top-p, min-p, top-a, typical and top-n-sigma may keep all tokens of a
+flat distribution, so they sort all tokens unless top-k runs before. With 32 rows of 152,000 tokens,
+top-p alone moves about 6 GB: 0.6 in the sort, and 2.1 in each of two running sums. An H200 with
+4.8 TB/s needs at least 1.3 ms for this; nobody has measured it. After top-k it is far less.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
+from itertools import compress
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,13 +23,15 @@ import torch
 from heddle.executors.torch.batch_rows import rounded
 from heddle.executors.torch.candidates import Candidates
 from heddle.executors.torch.logit_edits import dry, penalties
-from heddle.executors.torch.sums import first, prefix_sums
+from heddle.executors.torch.sums import first, log, power, prefix_sums
+from heddle.parameters import MAX_INT32
 from heddle.sampling_params import Stage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from heddle.executors.torch.batch_rows import Rows
+    from heddle.executors.torch.sampled_row import SampledRow
     from heddle.sampling_params import SamplingParams
 
 LACKING = frozenset({Stage.INFILL})
@@ -58,7 +67,7 @@ def _top_n_sigma(candidates: Candidates, rows: Rows) -> Candidates:
     squares = candidates.sum(torch.where(alive, (distance - mean) * (distance - mean), 0.0))
     deviations = rows.number("top_n_sigma") * (squares / count).sqrt()
     floor = (peak - deviations).float()
-    kept = candidates.listed(lambda some: some.logits[:, -1:] < floor)
+    kept = candidates.listed()
     return kept.keep((kept.logits >= floor) | (kept.rank() == 0))
 
 
@@ -68,15 +77,15 @@ def _top_k(candidates: Candidates, rows: Rows) -> Candidates:
 
 
 def _typical_p(candidates: Candidates, rows: Rows) -> Candidates:
-    ordered = candidates.best_first(candidates.logits.shape[-1])
+    ordered = candidates.listed()
     weights, exponents = ordered.weights(), ordered.exponents()
     mass = ordered.sum(weights)
-    weighted = torch.where(weights > 0.0, weights * exponents.double(), 0.0)
-    expected = (ordered.sum(weighted) / mass).float()  # log(mass) - entropy
+    weighted = ordered.sum(torch.where(weights > 0.0, weights * exponents.double(), 0.0))
+    expected = (weighted / mass).float()  # log(mass) - entropy
     deviations = torch.where(ordered.alive, (exponents - expected).abs(), torch.inf)
     columns = torch.arange(deviations.shape[-1], device=rows.device)
-    # The bits of floats that are not negative order like the floats. No two keys are equal.
-    order = ((deviations.view(torch.int32).long() << 32) | columns).argsort(-1)
+    # The bits of floats that are not negative order like the floats.
+    order = deviations.view(torch.int32).sort(dim=-1, stable=True).indices
     wanted = mass * rows.number("typical_p")
     end = first(prefix_sums(weights.gather(-1, order)) >= wanted, len(columns))
     return ordered.keep((columns <= end).new_zeros(order.shape).scatter(-1, order, columns <= end))
@@ -84,19 +93,15 @@ def _typical_p(candidates: Candidates, rows: Rows) -> Candidates:
 
 def _top_p(candidates: Candidates, rows: Rows) -> Candidates:
     wanted = candidates.sum(candidates.weights()) * rows.number("top_p")
-
-    def reached(some: Candidates) -> torch.Tensor:
-        return prefix_sums(some.weights()) >= wanted
-
-    kept = candidates.listed(lambda some: reached(some).any(-1, keepdim=True))
-    end = first(reached(kept), kept.logits.shape[-1])
+    kept = candidates.listed()
     columns = torch.arange(kept.logits.shape[-1], device=rows.device)
+    end = first(prefix_sums(kept.weights()) >= wanted, len(columns))
     return kept.keep((columns <= end) | (kept.rank() == 0))
 
 
 def _at_least(candidates: Candidates, lowest: torch.Tensor) -> Candidates:
     """Keep candidates that weigh at least `lowest` (rows, 1), and always the best one."""
-    kept = candidates.listed(lambda some: some.weights()[:, -1:] < lowest)
+    kept = candidates.listed()
     return kept.keep((kept.weights() >= lowest) | (kept.rank() == 0))
 
 
@@ -115,7 +120,7 @@ def _xtc(candidates: Candidates, rows: Rows) -> Candidates:
     if not any(applies):
         return candidates
     lowest = candidates.sum(candidates.weights()) * rows.number("xtc_threshold")
-    shown = candidates.listed(lambda some: some.weights()[:, -1:] < lowest)
+    shown = candidates.best_first(max(map(_most_above, compress(rows.rows, applies))))
     above = ((shown.weights() >= lowest) & shown.alive).sum(-1, keepdim=True)
     dropped = shown.rank() < (above - 1) * rows.column(applies)
     if candidates.tokens is not None:
@@ -126,12 +131,17 @@ def _xtc(candidates: Candidates, rows: Rows) -> Candidates:
     return Candidates(logits, None, candidates.factor)
 
 
+def _most_above(row: SampledRow) -> int:
+    """Most tokens whose probability may be `xtc_threshold` or more, with room for rounding."""
+    threshold = rounded(row.params, "xtc_threshold")
+    return MAX_INT32 if threshold * MAX_INT32 < 1 else int(1 / threshold) + 1
+
+
 def _temperature(candidates: Candidates, rows: Rows) -> Candidates:
-    degrees = [np.float32(min(row.params.temperature, _HOTTEST)) for row in rows.rows]
+    temperature = rows.number("temperature").float().clamp(max=_HOTTEST)
     if any(row.params.dynatemp_range for row in rows.rows):
-        degrees = _dynamic(candidates, rows, degrees)
-    temperature = rows.column([float(degree) for degree in degrees]).float()
-    if min(degrees) >= _COLDEST:
+        temperature = _dynamic(candidates, rows, temperature)
+    if all(_least_temperature(row.params) >= _COLDEST for row in rows.rows):
         return candidates.cool(temperature)
     cold = temperature < _COLDEST
     columns = torch.arange(candidates.logits.shape[-1], device=rows.device)
@@ -139,29 +149,29 @@ def _temperature(candidates: Candidates, rows: Rows) -> Candidates:
     return left.cool(torch.where(cold, 1.0, temperature))
 
 
-def _dynamic(candidates: Candidates, rows: Rows, degrees: Sequence[np.float32]) -> list[np.float32]:
-    """Temperatures by entropy. The host computes logarithms and powers: a device may round these
-    by the place of a row."""
+def _least_temperature(params: SamplingParams) -> float:
+    """A bound of the temperature that the host knows."""
+    degree = np.float32(min(params.temperature, _HOTTEST))
+    return float(degree - np.float32(params.dynatemp_range))
+
+
+def _dynamic(candidates: Candidates, rows: Rows, degree: torch.Tensor) -> torch.Tensor:
+    """Temperatures (rows, 1) by entropy, around `degree`.
+
+    Float64 until the end: the last bits of a logarithm, which may differ between devices, change
+    the float32 result about once in ten million temperatures.
+    """
     weights = candidates.weights()
     exponents = candidates.exponents().double()
-    sums = [
-        candidates.alive.sum(-1, keepdim=True).double(),
-        candidates.sum(weights),
-        candidates.sum(torch.where(weights > 0.0, weights * exponents, 0.0)),
-    ]
-    found = []
-    for row, degree, (left, mass, weighted) in zip(
-        rows.rows, degrees, torch.cat(sums, -1).tolist(), strict=True
-    ):
-        reach = np.float32(row.params.dynatemp_range)
-        if reach == 0 or left <= 1 or not math.isfinite(weighted):
-            found.append(degree)
-            continue
-        low, high = max(np.float32(0), degree - reach), degree + reach
-        spread = max(0.0, (math.log(mass) - weighted / mass) / math.log(left))
-        share = spread ** float(np.float32(row.params.dynatemp_exponent))
-        found.append(np.float32(float(low) + float(high - low) * share))
-    return found
+    count = candidates.alive.sum(-1, keepdim=True).double()
+    mass = candidates.sum(weights)
+    weighted = candidates.sum(torch.where(weights > 0.0, weights * exponents, 0.0))
+    reach = rows.number("dynatemp_range").float()
+    low, high = (degree - reach).clamp(min=0.0), degree + reach
+    spread = ((log(mass) - weighted / mass) / log(count)).clamp(min=0.0)
+    share = power(spread, rows.number("dynatemp_exponent"))
+    found = (low.double() + (high - low).double() * share).float()
+    return torch.where((reach > 0) & (count > 1) & weighted.isfinite(), found, degree)
 
 
 @dataclass(frozen=True)

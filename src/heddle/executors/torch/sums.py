@@ -1,4 +1,4 @@
-"""Exponentials and running sums of float64 rows, for sampling.
+"""Exponentials, logarithms, powers and running sums of float64 rows, for sampling.
 
 The bits of a row depend on the row alone, not on the other rows of a batch, and not on zeros that
 follow its last value.
@@ -6,9 +6,14 @@ follow its last value.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 
 from heddle.executors.torch.functions import total
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 BLOCK = 1024
 """Rows of logits are padded to a multiple of this many columns."""
@@ -21,12 +26,37 @@ def padded_width(columns: int) -> int:
 
 def exp(x: torch.Tensor) -> torch.Tensor:
     """e**x of float64 values (rows, a multiple of `BLOCK`)."""
+    return _in_blocks(torch.exp, x)
+
+
+def log(x: torch.Tensor) -> torch.Tensor:
+    """The natural logarithm of float64 values (rows, 1)."""
+    return _in_blocks(torch.log, x)
+
+
+def power(x: torch.Tensor, exponent: torch.Tensor) -> torch.Tensor:
+    """x**exponent of float64 values (rows, 1). 0**0 is 1."""
+    return _in_blocks(torch.pow, x, exponent)
+
+
+def _in_blocks(
+    function: Callable[..., torch.Tensor], x: torch.Tensor, *others: torch.Tensor
+) -> torch.Tensor:
+    """A function of elements, with the same bits in every place."""
     if x.device.type != "cpu":
-        return x.exp()  # a GPU computes each element with the same code
+        return function(x, *others)  # a GPU computes each element with the same code
     # A processor computes the elements at the end of an array with other code than those before.
     # So it gets arrays of one size, which begin at the same alignment.
-    blocks = x.contiguous().view(-1, BLOCK)
-    return torch.stack([block.exp() for block in blocks]).view(x.shape)
+    blocks = zip(*(_blocks_of(one) for one in (x, *others)), strict=True)
+    found = torch.cat([function(*some) for some in blocks])
+    return found[: x.numel()].view(x.shape)
+
+
+def _blocks_of(x: torch.Tensor) -> torch.Tensor:
+    """The elements, and ones behind them: (blocks, `BLOCK`)."""
+    flat = x.flatten()
+    missing = -flat.numel() % BLOCK
+    return (torch.cat([flat, flat.new_ones(missing)]) if missing else flat).view(-1, BLOCK)
 
 
 def prefix_sums(x: torch.Tensor) -> torch.Tensor:
@@ -35,10 +65,13 @@ def prefix_sums(x: torch.Tensor) -> torch.Tensor:
     A sum depends only on the elements up to its column (Hillis and Steele 1986, "Data parallel
     algorithms"), so columns that follow change nothing.
     """
-    step = 1
+    step, spare = 1, torch.empty_like(x)
     while step < x.shape[-1]:
-        x = torch.cat([x[..., :step], x[..., step:] + x[..., :-step]], -1)
-        step *= 2
+        target = spare
+        target[..., :step] = x[..., :step]
+        torch.add(x[..., step:], x[..., :-step], out=target[..., step:])
+        spare = torch.empty_like(x) if step == 1 else x  # the first is the caller's
+        x, step = target, 2 * step
     return x
 
 
