@@ -20,6 +20,7 @@ from models.tiny.base import TOKENS
 from steps import execute
 
 from heddle.executors.torch import program  # isort: skip
+from heddle.executors.torch.kernels import matmul  # isort: skip
 from heddle.executors.torch.ops import TorchOps  # isort: skip
 from heddle.executors.torch.triton_ops import TritonOps  # isort: skip
 
@@ -75,6 +76,19 @@ def test_a_family_agrees_with_torch_and_is_exact(
             np.testing.assert_allclose(logprob, expected[token], atol=5e-3)
     assert scores(executor, TOKENS, [5], [9, 8, 7]) == found[TritonOps]
     assert scores(executor, TOKENS, [1, 6, 7]) == found[TritonOps]
+
+
+def test_programs_of_several_tiles_change_no_bits_of_experts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Alone, in company that chooses the same experts in several tiles, and in chunks."""
+    monkeypatch.setattr(program, "operations", lambda device: TritonOps)
+    executor = loader(CONFIG.device)(qwen3_moe.MODELS[0].checkpoint(tmp_path), replace(CONFIG))
+    found = []
+    for width in (1, 2, 4):
+        monkeypatch.setattr(matmul, "_width", lambda *sizes, width=width: width)
+        found += [scores(executor, TOKENS, []), scores(executor, TOKENS, [5], [9] * 32)]
+    assert all(other == found[0] for other in found[1:])
 
 
 class Apart(TritonOps):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import nan
+
 import numpy as np
 import pytest
 from triton_device import DEVICE, torch
@@ -96,32 +98,56 @@ def test_a_program_of_several_tiles_changes_no_bits(
     found = []
     for programs in (1 << 30, 1):
         monkeypatch.setattr(matmul, "_PROGRAMS", programs)
-        widths.append(matmul._width(tiles, 2))
+        widths.append(matmul._width(tiles, tiles, 2))
         found.append(multiply(x, matrix))
     assert widths == [1, {2: 2, 3: 4, 9: 4}[tiles]]
     assert torch.equal(*found)
     assert found[0].isfinite().all()
 
 
-@pytest.mark.parametrize("kind", [TensorType.F32, TensorType.Q4_K], ids=lambda kind: kind.name)
-def test_tiles_multiply_their_tokens_by_their_matrices(kind: TensorType) -> None:
-    columns, rows = 256, 5
-    stack, _ = matrix_of(kind, 3 * rows, columns)
-    x = tokens_of(7, columns)
-    sources = torch.full((4 * TILE,), -1)
-    sources[:4] = torch.tensor([6, 2, 0, 5])
-    sources[TILE] = 2
-    sources[3 * TILE + 1] = 4
-    matrices = torch.tensor([2, 0, -1, 2])
-    tiles = Tiles(*(part.to(DEVICE) for part in (sources, torch.arange(len(sources)), matrices)))
-    found = multiply(operand(x, kind), stack, tiles=tiles, rows=rows, y_rows=4 * TILE)
-    for slot, source in enumerate(sources.tolist()):
-        if source >= 0:
-            of = int(matrices[slot // TILE])
-            part = stack.part(of * rows, rows)
+def tiles_of(*counts: int, each: int = 1) -> Tiles:
+    """So many tiles of each matrix. The last token of each is missing, and the last tile unused."""
+    numbers = [number for number, count in enumerate(counts) for _ in range(count)]
+    matrices = torch.tensor([*numbers, -1])
+    sources = torch.arange(len(matrices) * TILE)
+    firsts = torch.tensor([numbers.index(number) for number in numbers] + [0])
+    targets = sources.flip(0)
+    sources = torch.where(sources % TILE < TILE - 1, sources, -1)
+    return Tiles(
+        sources.to(DEVICE), targets.to(DEVICE), matrices.to(DEVICE), firsts.to(DEVICE), each
+    )
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [TensorType.F32, TensorType.F16, TensorType.Q6_K, TensorType.Q4_K],
+    ids=lambda kind: kind.name,
+)
+def test_tiles_multiply_their_tokens_by_their_matrices(
+    kind: TensorType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In any number of tiles of a program. It writes nothing to tiles that its matrix lacks."""
+    columns, rows, programs = 256, 5, []
+    stack, _ = matrix_of(kind, 4 * rows, columns)
+    tiles = tiles_of(1, 0, 5, 2)
+    x = tokens_of(len(tiles.sources), columns)
+    monkeypatch.setattr(matmul, "_PROGRAMS", 1)
+    empty = torch.empty
+    monkeypatch.setattr(torch, "empty", lambda *sizes, **more: empty(*sizes, **more).fill_(nan))
+    for each in (1, 2, 3):
+        programs.append(matmul._width(len(tiles.matrices), each, 1))
+        found = multiply(
+            operand(x, kind), stack, tiles=tiles._replace(each=each), rows=rows, y_rows=len(x)
+        )
+        for tile, number in enumerate(tiles.matrices[:-1].tolist()):
+            slots = slice(tile * TILE, (tile + 1) * TILE - 1)
             own = torch.zeros(TILE, columns, device=DEVICE)
-            own[0] = x[source]
-            assert torch.equal(found[slot], multiply(operand(own, kind), part)[0])
+            own[:-1] = x[slots]
+            part = stack.part(number * rows, rows)
+            expected = multiply(operand(own, kind), part)
+            assert torch.equal(found[tiles.targets[slots]], expected[:-1])
+        assert found[tiles.targets[-TILE:]].isnan().all()
+    assert programs == [1, 2, 4]
 
 
 def test_a_value_that_is_not_finite_stays_with_its_token() -> None:

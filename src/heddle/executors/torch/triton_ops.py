@@ -66,11 +66,12 @@ class TritonOps(TorchOps):
         self._check()
         heads = x.reshape(len(x) * w.count, -1)
         rows = torch.arange(len(heads), device=x.device).reshape(-1, w.count).T.flatten()
-        numbers = torch.arange(w.count, device=x.device).repeat_interleave(len(x) // TILE)
+        each = len(x) // TILE
+        numbers = torch.arange(w.count, device=x.device).repeat_interleave(each)
         y = multiply(
             operand(heads, operand_type(w.whole.type)),
             w.whole,
-            tiles=Tiles(rows, rows, numbers),
+            tiles=Tiles(rows, rows, numbers, numbers * each, each),
             rows=w.out_features,
             y_rows=len(heads),
         )
@@ -160,7 +161,7 @@ class TritonOps(TorchOps):
     ) -> Tensor:
         self._check()
         chosen, factors = choose(logits, spec, self._constants)
-        choices = sort_choices(chosen - first, weights.up.count, self._layout.used)
+        choices = sort_choices(chosen - first, weights.up.count, self._layout.used, of=spec.count)
 
         def product(x: Tensor, stack: Stack, tiles: Tiles) -> Tensor:
             taken = self._operand(x, stack.whole.type)

@@ -1,6 +1,11 @@
 """Experts: tokens in tiles of one expert, and the sum of each token's experts.
 
 Nothing here waits for the device: the number of tiles is the most that the choices can need.
+
+The floor of a step is the bytes of the experts in use. The tiles of an expert run side by side, so
+the first one reads the weights from memory, and the others from the cache. An expert of
+Qwen3-30B-A3B in Q4_K has 3 * 768 * 2048 weights in 2.65 MB. A prompt of 512 tokens uses all 128
+experts: 340 MB a layer, or 71 us at 4.8 TB/s.
 """
 
 from __future__ import annotations
@@ -36,10 +41,12 @@ class Choices(NamedTuple):
         return len(self.of_slots.sources)
 
 
-def sort_choices(chosen: torch.Tensor, experts: int, tokens: torch.Tensor) -> Choices:
+def sort_choices(
+    chosen: torch.Tensor, experts: int, tokens: torch.Tensor, *, of: int = 0
+) -> Choices:
     """Sort the choices (T, used) of experts 0 to `experts` - 1; others are left out.
 
-    Tokens from `tokens` (1,) on are padding.
+    Tokens from `tokens` (1,) on are padding. The choices are among `of` experts; 0: `experts`.
     """
     device, used = chosen.device, chosen.shape[1]
     own = (torch.arange(len(chosen), device=device) < tokens)[:, None]
@@ -51,9 +58,10 @@ def sort_choices(chosen: torch.Tensor, experts: int, tokens: torch.Tensor) -> Ch
     tiles = (counts + TILE - 1) // TILE
     tiles[experts:].zero_()
     last_tiles = tiles.cumsum(0)
+    first_tiles = last_tiles - tiles
     rank = torch.arange(len(flat), device=device) - (counts.cumsum(0) - counts)[of_expert]
     most = len(flat) // TILE + min(experts, len(flat))
-    slot = (last_tiles - tiles)[of_expert] * TILE + rank
+    slot = first_tiles[of_expert] * TILE + rank
     slot = torch.where(of_expert < experts, slot, most * TILE)
     sources = torch.full((most * TILE + 1,), -1, device=device)
     sources[slot] = torch.where(of_expert < experts, order // used, -1)
@@ -63,10 +71,12 @@ def sort_choices(chosen: torch.Tensor, experts: int, tokens: torch.Tensor) -> Ch
     numbers = torch.arange(most, device=device)
     matrices = torch.searchsorted(last_tiles[:experts].contiguous(), numbers, right=True)
     matrices = torch.where(matrices < experts, matrices, -1)
+    firsts = first_tiles[matrices]
+    each = -(-len(flat) // ((of or experts) * TILE))
     places = torch.arange(most * TILE, device=device)
     return Choices(
-        Tiles(sources, places, matrices),
-        Tiles(torch.where(sources >= 0, places, -1), places, matrices),
+        Tiles(sources, places, matrices, firsts, each),
+        Tiles(torch.where(sources >= 0, places, -1), places, matrices, firsts, each),
         slots.reshape(chosen.shape),
     )
 

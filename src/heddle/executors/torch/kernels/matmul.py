@@ -13,6 +13,10 @@ In longer steps a program multiplies its rows by several tiles, and decodes the 
 of them. Each tile has a product of its own with the same shape, so the arithmetic of a token is
 that of a program with one tile.
 
+Tiles may belong to several matrices, such as experts. Then the grid has a program for each tile,
+and the first one of each few tiles of a matrix computes them all; the others end at once. Which
+tiles a matrix has is known on the device only, and the grid follows from shapes.
+
 Float weights are operands as stored. Of blocks, the codes are operands, float16 numbers without
 rounding error. Each run's product is multiplied by its scale in float32.
 """
@@ -45,15 +49,21 @@ _PROGRAMS = 512
 class Tiles(NamedTuple):
     """Tiles of tokens, each for one of several matrices that lie behind one another.
 
+    Tiles of the same matrix lie side by side.
+
     Attributes:
         sources: the row of x (tiles * TILE,) of each token of a tile; -1: none.
         targets: the row of the result for each of these tokens.
         matrices: the number (tiles,) of each tile's matrix; -1: the tile is not used.
+        firsts: the first tile (tiles,) of each tile's matrix. Where a tile is not used, any number.
+        each: tiles of a matrix, about. Speed depends on it, no bits do.
     """
 
     sources: torch.Tensor
     targets: torch.Tensor
     matrices: torch.Tensor
+    firsts: torch.Tensor
+    each: int
 
 
 @triton.jit
@@ -115,42 +125,56 @@ def block_products(
 
 
 @triton.jit
+def slots_of(
+    first, tile, matrix, matrices, count, GROUPED: tl.constexpr, TOKENS: tl.constexpr
+):  # fmt: skip
+    """The slots of a tile, counted from the first one, and which of them the matrix has."""
+    slots = (first.to(tl.int64) + tile) * TOKENS + tl.arange(0, TOKENS)
+    own = slots < count
+    if GROUPED:
+        own = own & (tl.load(matrices + slots // TOKENS, mask=own, other=-1) == matrix)
+    return slots, own
+
+
+@triton.jit
 def tokens_of(
-    group, sources, targets, count,
+    first, matrix, sources, matrices, count,
     GROUPED: tl.constexpr, TOKENS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """The rows of x, whether they are used, and the rows of the result: of `WIDTH` tiles each."""
-    tokens, used, places = (), (), ()
+    """For each of the tiles from the first one on, the rows of x, and whether they are used."""
+    tokens, used = (), ()
     for tile in tl.static_range(WIDTH):
-        slots = (group.to(tl.int64) * WIDTH + tile) * TOKENS + tl.arange(0, TOKENS)
+        slots, own = slots_of(first, tile, matrix, matrices, count, GROUPED, TOKENS)
         if GROUPED:
-            own = tl.load(sources + slots)
-            tokens = tokens + (own,)
-            used = used + (own >= 0,)
-            places = places + (tl.load(targets + slots),)
-        else:
-            tokens = tokens + (slots,)
-            used = used + (slots < count,)
-            places = places + (slots,)
-    return tokens, used, places
+            slots = tl.load(sources + slots, mask=own, other=-1)
+            own = slots >= 0
+        tokens = tokens + (slots,)
+        used = used + (own,)
+    return tokens, used
 
 
 @triton.jit(do_not_specialize=["count"])
 def _multiply(
-    y, x, factors, bias, sources, targets, matrices, f0, f1, f2, f3, f4, grid,
+    y, x, factors, bias, sources, targets, matrices, firsts, f0, f1, f2, f3, f4, grid,
     count, out_features, in_features, x_stride,
     KIND: tl.constexpr, RUN: tl.constexpr, BLOCK_RUNS: tl.constexpr, OFFSETS: tl.constexpr,
     PIECE: tl.constexpr, GROUPED: tl.constexpr, FACTORS: tl.constexpr, BIAS: tl.constexpr,
     ROWS: tl.constexpr, TOKENS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    group = tl.program_id(0)
-    matrix = group * 0
+    first = tl.program_id(0)
+    matrix = (first * 0).to(tl.int64)
     if GROUPED:
-        matrix = tl.load(matrices + group)
+        matrix = tl.load(matrices + first)
+        if (first - tl.load(firsts + first)) % WIDTH != 0:
+            matrix = matrix * 0 - 1
+    else:
+        first = first * WIDTH
     if matrix >= 0:
-        tokens, used, places = tokens_of(group, sources, targets, count, GROUPED, TOKENS, WIDTH)
+        tokens, used = tokens_of(
+            first, matrix, sources, matrices, count, GROUPED, TOKENS, WIDTH
+        )  # fmt: skip
         rows = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
-        row = matrix.to(tl.int64) * out_features + tl.minimum(rows, out_features - 1)
+        row = matrix * out_features + tl.minimum(rows, out_features - 1)
         if RUN == 0:
             sums = float_products(x, tokens, used, x_stride, f0, row, in_features, PIECE)
         else:
@@ -160,12 +184,20 @@ def _multiply(
             )  # fmt: skip
         for tile in tl.static_range(WIDTH):
             acc = sums[tile]
+            # Loaded again, because registers do not hold the places of all tiles beside the sums:
+            # with Q4_K and four tiles a thread has 174 registers of sm_90 in place of 222.
+            slots, own = slots_of(first, tile, matrix, matrices, count, GROUPED, TOKENS)
+            token, place = slots, slots
+            if GROUPED:
+                token = tl.load(sources + slots, mask=own, other=-1)
+                place = tl.load(targets + slots, mask=own, other=0)
+                own = token >= 0
             if FACTORS:
-                acc = acc * tl.load(factors + tokens[tile], mask=used[tile], other=0.0)[None, :]
+                acc = acc * tl.load(factors + token, mask=own, other=0.0)[None, :]
             if BIAS:
                 acc = acc + tl.load(bias + row)[:, None]
-            at = places[tile][None, :] * out_features + rows[:, None]
-            tl.store(y + at, acc, mask=used[tile][None, :] & (rows < out_features)[:, None])
+            at = place[None, :] * out_features + rows[:, None]
+            tl.store(y + at, acc, mask=own[None, :] & (rows < out_features)[:, None])
 
 
 def multiply(
@@ -179,19 +211,18 @@ def multiply(
         matrix: (n, k); with `tiles`, several such matrices below one another.
         tiles: which tokens each matrix multiplies; None: all tokens, by one matrix.
         rows: with `tiles`, n.
-        y_rows: with `tiles`, rows of the result. Rows that are no target are 0.
+        y_rows: with `tiles`, rows of the result. Rows that are no target are not defined.
     """
     out_features = rows or matrix.out_features
     count = len(x.values) // TILE if tiles is None else len(tiles.matrices)
     block, codes = _rows(out_features), CODES.get(matrix.type)
     row_blocks = triton.cdiv(out_features, block)
-    width = _width(count, row_blocks) if tiles is None else 1
-    make = torch.empty if tiles is None else torch.zeros
-    y = make(y_rows or len(x.values), out_features, device=x.values.device)
+    width = _width(count, count if tiles is None else tiles.each, row_blocks)
+    y = torch.empty(y_rows or len(x.values), out_features, device=x.values.device)
     none = matrix.fields[0]  # a pointer that the kernel does not use
-    sources, targets, matrices = tiles or (none, none, none)
+    sources, targets, matrices, firsts, _ = tiles or (none, none, none, none, 0)
     run = codes.run if codes else 0
-    _multiply[triton.cdiv(count, width), row_blocks](
+    _multiply[count if tiles else triton.cdiv(count, width), row_blocks](
         y,
         x.values,
         none if x.factors is None else x.factors,
@@ -199,6 +230,7 @@ def multiply(
         sources,
         targets,
         matrices,
+        firsts,
         *pointers(matrix.fields, matrix.type),
         count * TILE,
         out_features,
@@ -229,9 +261,13 @@ def _rows(out_features: int) -> int:
     return 64 if out_features >= 16384 else 32
 
 
-def _width(tiles: int, row_blocks: int) -> int:
-    """Tiles of a program: as many as leave enough programs. No bits depend on it."""
+def _width(tiles: int, each: int, row_blocks: int) -> int:
+    """Tiles of a program: as many as leave enough programs. No bits depend on it.
+
+    `each` is the number of tiles of a matrix, about: a program computes no tiles of two matrices,
+    and what it lacks is zeros.
+    """
     width = 1
-    while width < min(_WIDEST, tiles) and -(-tiles // (2 * width)) * row_blocks >= _PROGRAMS:
+    while width < min(_WIDEST, each) and -(-tiles // (2 * width)) * row_blocks >= _PROGRAMS:
         width *= 2
     return width
