@@ -16,7 +16,8 @@ from heddle.errors import ConfigError
 from heddle.executors.graph.claims import Claims
 from heddle.executors.graph.division import Division
 from heddle.executors.graph.forward import record
-from heddle.executors.graph.recording import ExpertsShare
+from heddle.executors.graph.fusion import fused
+from heddle.executors.graph.recording import ExpertsShare, LinearEach
 from heddle.executors.graph.shares import share, share_kinds, whole
 from heddle.executors.serving import kept_kinds, load_of
 from heddle.models.registry import build
@@ -156,6 +157,14 @@ def test_ranks_compute_together_what_one_computes(model: TinyModel, tmp_path: Pa
     assert np.median(abs(first - expected)) < 2e-4
     for other in (*others, *together.logits(TOKENS, [1, 5])):
         np.testing.assert_array_equal(other, first)
+
+
+def test_a_rank_joins_its_parts_of_matrices(tmp_path: Path) -> None:
+    for one in Ranks(PLAIN, tmp_path, 2).programs:
+        joined = fused(one.forward, lambda weight: weight.type)
+        several = [node.weights for node in joined.nodes if isinstance(node, LinearEach)]
+        shapes = [[weight.out_features for weight in weights] for weights in several]
+        assert shapes == [[32, 16, 16], [24, 24]] * PLAIN.layers
 
 
 BLOCKS = [

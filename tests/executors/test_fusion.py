@@ -20,6 +20,7 @@ ROPE = RopeSpec(4, 1e4, interleaved=False)
 class Weight:
     out_features: int
     in_features: int = 8
+    type: str = ""
 
 
 class Recorded:
@@ -57,7 +58,7 @@ def test_rotations_are_joined_with_the_attention_that_reads_them() -> None:
     made = Recorded()
     q, k = made.roped(made.q, 2), made.roped(made.k, 1)
     forward = made.forward(made.ops.attend(q, k, made.v, 3, SPEC))
-    found = fused(forward)
+    found = fused(forward, id)
     assert kinds(found) == [*["Linear"] * 3, "RopedAttend", "TakeRows", "Linear"]
     node = found.nodes[3]
     assert isinstance(node, recording.RopedAttend)
@@ -77,7 +78,7 @@ def test_other_rotations_stay_as_they_are(case: str) -> None:
     if case == "read twice":
         y = made.ops.add(y, q)
     forward = made.forward(y)
-    assert kinds(fused(forward)) == kinds(forward)
+    assert kinds(fused(forward, id)) == kinds(forward)
 
 
 def test_sums_are_joined_with_their_norms() -> None:
@@ -87,7 +88,7 @@ def test_sums_are_joined_with_their_norms() -> None:
     normed = made.ops.norm(total, "w", 1e-6)
     first, _ = (made.ops.linear(normed, weight) for weight in weights)
     forward = made.forward(made.ops.add(total, first))
-    found = fused(forward)
+    found = fused(forward, id)
     names = ["AddNorm", "Item", "Item", "Linear", "Linear", "Add", "TakeRows", "Linear"]
     assert kinds(found)[3:] == names
     both, kept, norm, linear, _, last = found.nodes[3:9]
@@ -104,5 +105,27 @@ def test_sums_are_joined_with_their_norms() -> None:
 def test_a_sum_that_only_its_norm_reads_is_not_kept() -> None:
     made = Recorded()
     normed = made.ops.norm(made.ops.add(made.x, made.q), "w", 1e-6)
-    found = fused(made.forward(made.ops.scale(normed, 2.0)))
+    found = fused(made.forward(made.ops.scale(normed, 2.0)), id)
     assert kinds(found)[3:] == ["AddNorm", "Item", "Scale", "TakeRows", "Linear"]
+
+
+def test_matmuls_of_one_input_are_joined_if_a_device_can() -> None:
+    made = Recorded()
+    other = made.ops.linear(made.x, Weight(8, type="other"))
+    total = made.ops.add(made.q, made.ops.linear(other, Weight(8)))
+    forward = made.forward(made.ops.gated(total, made.ops.linear(made.x, Weight(8)), "silu"))
+    found = fused(forward, lambda weight: weight.type)
+    names = ["LinearEach", *["Item"] * 4, "Linear", "Linear", "Add", "Gated", "TakeRows", "Linear"]
+    assert kinds(found) == names
+    every, q, _, _, last, own, _, add, gated, *_ = found.nodes
+    assert isinstance(every, recording.LinearEach)
+    assert every.weights == (Weight(8), Weight(4), Weight(4), Weight(8))
+    assert (every.inputs, every.width) == ((made.x,), 24)
+    assert [item.index for item in found.nodes[1:5] if isinstance(item, recording.Item)] == [
+        *range(4)
+    ]
+    assert [item.width for item in found.nodes[1:5]] == [8, 4, 4, 8]
+    assert isinstance(own, recording.Linear)
+    assert own.weight is not every.weights[0]
+    assert add.inputs[0] is q
+    assert gated.inputs == (add, last)

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from math import nan
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from triton_device import DEVICE, torch
+from triton_device import DEVICE, run_without_interpreter, torch
 
 from heddle.weights.tensor_types import TensorType, dequantize
 from tensor_blocks import extreme_block, random_matrix
 
 from heddle.executors.torch.blocks import BLOCKS, FLOATS, fields_of  # isort: skip
-from heddle.executors.torch.kernels.matmul import Tiles, multiply  # isort: skip
+from heddle.executors.torch.kernels.matmul import Tiles, joint, multiply, multiply_each  # isort: skip
 from heddle.executors.torch.kernels import matmul, operands  # isort: skip
 from heddle.executors.torch.kernels.codes import CODES  # isort: skip
 from heddle.executors.torch.tiles import TILE  # isort: skip
 from heddle.executors.torch.weights import Matrix  # isort: skip
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 KINDS = sorted((*FLOATS, *CODES))
 
@@ -150,6 +154,50 @@ def test_tiles_multiply_their_tokens_by_their_matrices(
     assert programs == [1, 2, 4]
 
 
+@pytest.mark.parametrize(
+    ("kind", "bias"),
+    [
+        (TensorType.F32, True),
+        (TensorType.BF16, False),
+        (TensorType.Q6_K, True),
+        (TensorType.IQ2_S, False),
+    ],
+)
+def test_matrices_of_one_launch_have_the_bits_of_their_own(kind: TensorType, bias: bool) -> None:
+    heights, columns = (37, 5, 64, 20), 256
+    whole, _ = matrix_of(kind, sum(heights), columns, bias=bias)
+    ends = np.cumsum(heights).tolist()
+    matrices = [whole.part(end - height, height) for end, height in zip(ends, heights, strict=True)]
+    assert len({joint(matrix) for matrix in matrices}) == 1
+    x = operand(tokens_of(TILE, columns), kind)
+    for matrix, found in zip(matrices, multiply_each(x, matrices), strict=True):
+        assert found.is_contiguous()
+        assert torch.equal(found, multiply(x, matrix))
+
+
+def test_stacks_of_one_launch_have_the_bits_of_their_own() -> None:
+    kind, rows, columns = TensorType.Q4_K, 40, 256
+    whole, _ = matrix_of(kind, 4 * rows, columns)
+    stacks = [whole.part(first, 2 * rows) for first in (2 * rows, 0)]
+    tiles = tiles_of(2, 1, each=2)
+    x = operand(tokens_of(len(tiles.sources), columns), kind)
+    used, length = tiles.targets[tiles.sources >= 0][: -TILE + 1], len(x.values)
+    both = multiply_each(x, stacks, tiles=tiles, rows=rows, y_rows=length)
+    for stack, found in zip(stacks, both, strict=True):
+        own = multiply(x, stack, tiles=tiles, rows=rows, y_rows=length)
+        assert torch.equal(found[used], own[used])
+
+
+def test_matrices_that_differ_have_launches_of_their_own() -> None:
+    matrix, _ = matrix_of(TensorType.Q4_K, 4, 256)
+    assert joint(matrix) == joint(matrix.part(0, 1))
+    other, _ = matrix_of(TensorType.Q5_K, 4, 256)
+    biased, _ = matrix_of(TensorType.Q4_K, 4, 256, bias=False)
+    longer, _ = matrix_of(TensorType.Q4_K, 4, 512)
+    kinds = {joint(one) for one in (matrix, other, biased, longer)}
+    assert len({*kinds, joint(matrix, 1 << 14)}) == 5, "a large one has programs of more rows"
+
+
 def test_a_value_that_is_not_finite_stays_with_its_token() -> None:
     matrix, _ = matrix_of(TensorType.F16, 20, 50)
     x = tokens_of(TILE, 50)
@@ -169,3 +217,7 @@ def test_a_number_of_fp8_that_is_nan_stays_in_its_row() -> None:
     found = multiply(operand(tokens_of(TILE, 64), TensorType.F8_E4M3), matrix)
     assert found[:, [3, 6]].isnan().all()
     assert found[:, [0, 1, 2, 4, 5, 7, 8]].isfinite().all()
+
+
+def test_the_kernel_compiles_for_a_gpu(tmp_path: Path) -> None:
+    run_without_interpreter("compile_matmuls.py", tmp_path)

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from triton_device import DEVICE, torch
+from triton_device import DEVICE, run_without_interpreter, torch
 
 from heddle.models.ops import LinearAttentionSpec, StatePlace
 from heddle.step import Chunk, StepPlan
@@ -20,6 +16,8 @@ from heddle.executors.torch.ops import TorchOps  # isort: skip
 from heddle.executors.torch.triton_ops import TritonOps  # isort: skip
 from heddle.executors.torch.weights import Filters  # isort: skip
 
+if TYPE_CHECKING:
+    from pathlib import Path
 
 SLOTS, BEFORE = 3, 16  # elements of the state that belong to something else
 TOKENS, SOME = 2 * BLOCK + 1, BLOCK + 3
@@ -153,11 +151,4 @@ def test_token_by_token_over_the_end_of_a_block(name: str) -> None:
 
 
 def test_the_kernels_compile_for_a_gpu(tmp_path: Path) -> None:
-    """In a process without the interpreter. It needs no GPU."""
-    found = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
-    environment = found | {"TRITON_CACHE_DIR": str(tmp_path)}
-    program = Path(__file__).parent / "compile_recurrences.py"
-    done = subprocess.run(
-        [sys.executable, program], env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    run_without_interpreter("compile_recurrences.py", tmp_path)

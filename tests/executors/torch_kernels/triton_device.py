@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import importlib
 import os
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -43,6 +46,17 @@ def _overflow_without_warnings() -> None:
             run(*arguments, **more)
 
     interpreter.GridExecutor.__call__ = quiet
+
+
+def run_without_interpreter(program: str, cache: Path) -> None:
+    """Run a program of this folder, which compiles kernels. It needs no GPU."""
+    found = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    environment = found | {"TRITON_CACHE_DIR": str(cache)}
+    path = Path(__file__).parent / program
+    done = subprocess.run(
+        [sys.executable, path], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
 
 
 if DEVICE.type == "cpu":

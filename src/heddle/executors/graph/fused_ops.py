@@ -17,6 +17,10 @@ class FusedOps(Protocol[A]):
         """x + y, and `Ops.norm` of it, which these matrices multiply later."""
         ...
 
+    def linear_each(self, x: A, weights: tuple[Any, ...]) -> tuple[A, ...]:
+        """`Ops.linear` of x with each of these matrices, which have an equal `joint`."""
+        ...
+
     def roped_attend(
         self,
         q: A,

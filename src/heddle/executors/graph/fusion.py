@@ -6,27 +6,31 @@ No model and no division of a graph knows the joined operations: see `fused_ops.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from heddle.executors.graph import recording
 from heddle.executors.graph.forward import Forward
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Hashable, Iterator
 
-    from heddle.executors.graph.recording import Node
+    from heddle.executors.graph.recording import LinearHandle, Node
 
 
-def fused(forward: Forward) -> Forward:
-    """The same forward pass with joined operations."""
-    return _Fusion(forward).result()
+def fused(forward: Forward, joint: Callable[[Any], Hashable]) -> Forward:
+    """The same forward pass with joined operations.
+
+    Matrices for which `joint` returns equal values can be multiplied at once.
+    """
+    return _Fusion(forward, joint).result()
 
 
 class _Fusion:
     """Makes a graph of joined operations from another one."""
 
-    def __init__(self, forward: Forward) -> None:
+    def __init__(self, forward: Forward, joint: Callable[[LinearHandle], Hashable]) -> None:
         self._forward = forward
+        self._joint = joint
         self._readers: dict[Node, list[Node]] = {}
         for node in forward.nodes:
             for source in dict.fromkeys(node.inputs):
@@ -34,7 +38,9 @@ class _Fusion:
         attends = [node for node in forward.nodes if self._has_ropes(node)]
         self._ropes = {rope for node in attends for rope in node.inputs[:2]}
         self._norms = dict(self._sums_with_norms())
-        self._left_out = {*self._ropes, *self._norms.values()}
+        self._products = dict(self._products_of_one_input())
+        others = {node for nodes in self._products.values() for node in nodes[1:]}
+        self._left_out = {*self._ropes, *self._norms.values(), *others}
         self._made: dict[Node, Node] = {}
 
     def result(self) -> Forward:
@@ -49,6 +55,9 @@ class _Fusion:
             return
         if node in self._norms:
             yield from self._sum_and_norm(node, self._norms[node])
+            return
+        if node in self._products:
+            yield from self._each_product(self._products[node])
             return
         if isinstance(node, recording.Attend) and self._has_ropes(node):
             self._made[node] = self._roped(node)
@@ -80,6 +89,27 @@ class _Fusion:
         return recording.RopedAttend(
             inputs, node.width, node.per_row, node.layer, node.spec, node.sinks, q.spec
         )
+
+    def _products_of_one_input(self) -> Iterator[tuple[Node, list[recording.Linear]]]:
+        """Matmuls that can be computed at once, by the first of them."""
+        for readers in self._readers.values():
+            alike: dict[Hashable, list[recording.Linear]] = {}
+            for node in readers:
+                if isinstance(node, recording.Linear):
+                    alike.setdefault(self._joint(node.weight), []).append(node)
+            for nodes in alike.values():
+                if len(nodes) > 1:
+                    yield nodes[0], nodes
+
+    def _each_product(self, nodes: list[recording.Linear]) -> Iterator[Node]:
+        """The tuple of products, and each of them."""
+        width, per_row = sum(node.width for node in nodes), nodes[0].per_row
+        weights = tuple(node.weight for node in nodes)
+        every = recording.LinearEach(self._new(nodes[0].inputs), width, per_row, weights)
+        yield every
+        for index, node in enumerate(nodes):
+            self._made[node] = recording.Item((every,), node.width, per_row, index)
+            yield self._made[node]
 
     def _sums_with_norms(self) -> Iterator[tuple[Node, recording.Norm]]:
         """Each sum that has a norm, and the first norm of it."""

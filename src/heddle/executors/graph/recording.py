@@ -254,7 +254,7 @@ class RopedAttend(Node):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AddNorm(Node):
-    """The sum of two inputs, and the norm of the sum: a pair. `Item` takes one of the two.
+    """The sum of two inputs, and the norm of the sum: a tuple. `Item` takes one of the two.
 
     `readers` are the matrices that multiply the norm.
     """
@@ -265,8 +265,15 @@ class AddNorm(Node):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class LinearEach(Node):
+    """The products of several matrices with one input: a tuple. `Item` takes one of them."""
+
+    weights: tuple[LinearHandle, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Item(Node):
-    """A value of a pair."""
+    """A value of a tuple."""
 
     index: int
 

@@ -21,7 +21,7 @@ from heddle.executors.torch.routing import choose
 from heddle.executors.torch.tiles import multiply, padded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Hashable, Sequence
 
     from torch import Tensor
 
@@ -98,6 +98,11 @@ class TorchOps:
     def obstacle(node: Node) -> str:
         """Why a step with this node cannot be recorded; empty: it can."""
         return "operations on torch tensors wait for their results"
+
+    @staticmethod
+    def joint(w: Matrix) -> Hashable:
+        """Is equal for matrices that can be multiplied at once by `FusedOps.linear_each`."""
+        return id(w)
 
     def embed(self, table: Matrix, tokens: Tensor) -> Tensor:
         return table.values(tokens)

@@ -84,7 +84,8 @@ class Program:
         self._constants = Constants()
         self._graphs: Graphs | None = None
         self._operations = operations(device)
-        self._computed = fused(forward) if self._operations.joins else forward
+        joins, joint = self._operations.joins, self._operations.joint
+        self._computed = fused(forward, joint) if joins else forward
         self._stages = stages(self._computed)
         self._check_attention()
         self.pages = PagedMemory(kv_type, memory, device)

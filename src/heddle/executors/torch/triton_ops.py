@@ -16,7 +16,7 @@ from heddle.executors.torch.kernels.activations import activate, gated
 from heddle.executors.torch.kernels.attention import attend
 from heddle.executors.torch.kernels.experts import combine, sort_choices
 from heddle.executors.torch.kernels.linear_blocks import linear_attend
-from heddle.executors.torch.kernels.matmul import Tiles, multiply
+from heddle.executors.torch.kernels.matmul import Tiles, joint, multiply, multiply_each
 from heddle.executors.torch.kernels.norms import add_norm, norm
 from heddle.executors.torch.kernels.operands import Operand, operand, operand_type
 from heddle.executors.torch.kernels.pages import store
@@ -29,6 +29,8 @@ from heddle.executors.torch.tiles import TILE
 from heddle.executors.torch.weights import Stack
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable
+
     from torch import Tensor
 
     from heddle.executors.graph.recording import Node
@@ -58,9 +60,18 @@ class TritonOps(TorchOps):
             return "its ranks exchange values in each step"
         return ""
 
+    @staticmethod
+    def joint(w: Matrix) -> Hashable:
+        return joint(w)
+
     def linear(self, x: Tensor, w: Matrix) -> Tensor:
         self._check()
         return multiply(self._operand(x, w.type), w)
+
+    def linear_each(self, x: Tensor, weights: tuple[Matrix, ...]) -> tuple[Tensor, ...]:
+        """See `heddle.executors.graph.fused_ops.FusedOps`."""
+        self._check()
+        return multiply_each(self._operand(x, weights[0].type), weights)
 
     def head_linear(self, x: Tensor, w: Stack) -> Tensor:
         self._check()
@@ -163,18 +174,28 @@ class TritonOps(TorchOps):
         chosen, factors = choose(logits, spec, self._constants)
         choices = sort_choices(chosen - first, weights.up.count, self._layout.used, of=spec.count)
 
-        def product(x: Tensor, stack: Stack, tiles: Tiles) -> Tensor:
-            taken = self._operand(x, stack.whole.type)
-            rows = stack.out_features
-            return multiply(taken, stack.whole, tiles=tiles, rows=rows, y_rows=choices.size)
+        def products(x: Tensor, tiles: Tiles, *stacks: Stack) -> tuple[Tensor, ...]:
+            return multiply_each(
+                self._operand(x, stacks[0].whole.type),
+                [stack.whole for stack in stacks],
+                tiles=tiles,
+                rows=stacks[0].out_features,
+                y_rows=choices.size,
+            )
 
-        hidden = product(x, weights.up, choices.of_tokens)
-        if weights.gate is None:
+        gate, up = weights.gate, weights.up
+        if gate is None:
+            (hidden,) = products(x, choices.of_tokens, up)
             hidden = self.activate(hidden, spec.activation)
         else:
-            gate = product(x, weights.gate, choices.of_tokens)
-            hidden = self.gated(gate, hidden, spec.activation)
-        return combine(choices, factors, product(hidden, weights.down, choices.of_slots))
+            if _joint(gate) == _joint(up):
+                gates, ups = products(x, choices.of_tokens, gate, up)
+            else:
+                (gates,) = products(x, choices.of_tokens, gate)
+                (ups,) = products(x, choices.of_tokens, up)
+            hidden = self.gated(gates, ups, spec.activation)
+        (down,) = products(hidden, choices.of_slots, weights.down)
+        return combine(choices, factors, down)
 
     def _store(self, layer: int, k: Tensor, v: Tensor) -> None:
         group, _ = self._pages.places[layer]
@@ -204,3 +225,8 @@ class TritonOps(TorchOps):
         if own not in taken:
             taken[own] = operand(x, own)
         return taken[own]
+
+
+def _joint(stack: Stack) -> Hashable:
+    """`joint` of a stack's matrices."""
+    return joint(stack.whole, stack.out_features)

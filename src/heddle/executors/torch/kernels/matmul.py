@@ -17,6 +17,10 @@ Tiles may belong to several matrices, such as experts. Then the grid has a progr
 and the first one of each few tiles of a matrix computes them all; the others end at once. Which
 tiles a matrix has is known on the device only, and the grid follows from shapes.
 
+A launch may have several matrices that read the same x, such as those of queries, keys and values.
+Each has row blocks of its own, of the size that it has alone, so a row has the bits of a launch of
+its own. Small matrices fill a GPU only together, and each launch has an end at which the GPU waits.
+
 Float weights are operands as stored. Of blocks, the codes are operands, float16 numbers without
 rounding error. Each run's product is multiplied by its scale in float32.
 """
@@ -33,6 +37,8 @@ from heddle.executors.torch.kernels.codes import CODES, pointers, run_of
 from heddle.executors.torch.tiles import TILE
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable, Sequence
+
     from heddle.executors.torch.kernels.operands import Operand
     from heddle.executors.torch.weights import Matrix
 
@@ -153,15 +159,34 @@ def tokens_of(
     return tokens, used
 
 
+@triton.jit
+def matrix_of(block, ys, biases, fields, out_features, ROWS: tl.constexpr):
+    """The matrix with this row block: its result, bias, fields and rows, and its first block."""
+    y, bias, rows = ys[0], biases[0], out_features[0]
+    f0, f1, f2, f3, f4 = fields[0][0], fields[0][1], fields[0][2], fields[0][3], fields[0][4]
+    begin, end = 0, 0
+    for number in tl.static_range(1, len(ys)):
+        end += tl.cdiv(out_features[number - 1], ROWS)
+        is_later = block >= end
+        own = fields[number]
+        f0, f1 = tl.where(is_later, own[0], f0), tl.where(is_later, own[1], f1)
+        f2, f3 = tl.where(is_later, own[2], f2), tl.where(is_later, own[3], f3)
+        f4 = tl.where(is_later, own[4], f4)
+        y, bias = tl.where(is_later, ys[number], y), tl.where(is_later, biases[number], bias)
+        rows = tl.where(is_later, out_features[number], rows)
+        begin = tl.where(is_later, end, begin)
+    return y, bias, f0, f1, f2, f3, f4, rows, begin
+
+
 @triton.jit(do_not_specialize=["count"])
 def _multiply(
-    y, x, factors, bias, sources, targets, matrices, firsts, f0, f1, f2, f3, f4, grid,
+    ys, x, factors, biases, sources, targets, matrices, firsts, fields, grid,
     count, out_features, in_features, x_stride,
     KIND: tl.constexpr, RUN: tl.constexpr, BLOCK_RUNS: tl.constexpr, OFFSETS: tl.constexpr,
     PIECE: tl.constexpr, GROUPED: tl.constexpr, FACTORS: tl.constexpr, BIAS: tl.constexpr,
     ROWS: tl.constexpr, TOKENS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    first = tl.program_id(0)
+    first, block = tl.program_id(0), tl.program_id(1)
     matrix = (first * 0).to(tl.int64)
     if GROUPED:
         matrix = tl.load(matrices + first)
@@ -170,11 +195,12 @@ def _multiply(
     else:
         first = first * WIDTH
     if matrix >= 0:
-        tokens, used = tokens_of(
-            first, matrix, sources, matrices, count, GROUPED, TOKENS, WIDTH
+        y, bias, f0, f1, f2, f3, f4, height, begin = matrix_of(
+            block, ys, biases, fields, out_features, ROWS
         )  # fmt: skip
-        rows = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
-        row = matrix * out_features + tl.minimum(rows, out_features - 1)
+        tokens, used = tokens_of(first, matrix, sources, matrices, count, GROUPED, TOKENS, WIDTH)
+        rows = (block - begin) * ROWS + tl.arange(0, ROWS)
+        row = matrix * height + tl.minimum(rows, height - 1)
         if RUN == 0:
             sums = float_products(x, tokens, used, x_stride, f0, row, in_features, PIECE)
         else:
@@ -196,42 +222,60 @@ def _multiply(
                 acc = acc * tl.load(factors + token, mask=own, other=0.0)[None, :]
             if BIAS:
                 acc = acc + tl.load(bias + row)[:, None]
-            at = place[None, :] * out_features + rows[:, None]
-            tl.store(y + at, acc, mask=own[None, :] & (rows < out_features)[:, None])
+            at = place[None, :] * height + rows[:, None]
+            tl.store(y + at, acc, mask=own[None, :] & (rows < height)[:, None])
 
 
 def multiply(
     x: Operand, matrix: Matrix, *, tiles: Tiles | None = None, rows: int = 0, y_rows: int = 0
 ) -> torch.Tensor:
-    """x (T, k) times the transpose of the matrix, plus its bias: (T, n).
+    """x (T, k) times the transpose of the matrix, plus its bias: (T, n); see `multiply_each`."""
+    (y,) = multiply_each(x, (matrix,), tiles=tiles, rows=rows, y_rows=y_rows)
+    return y
+
+
+def multiply_each(
+    x: Operand,
+    matrices: Sequence[Matrix],
+    *,
+    tiles: Tiles | None = None,
+    rows: int = 0,
+    y_rows: int = 0,
+) -> tuple[torch.Tensor, ...]:
+    """x (T, k) times the transpose of each matrix, plus its bias: (T, n) each, in one launch.
 
     Args:
         x: the operand. T is a multiple of `TILE`, unless `tiles` are given. Of longer rows, the
             first k elements count.
-        matrix: (n, k); with `tiles`, several such matrices below one another.
-        tiles: which tokens each matrix multiplies; None: all tokens, by one matrix.
+        matrices: (n, k) each, all with the same `joint`; with `tiles`, each is several such
+            matrices below one another.
+        tiles: which tokens the matrices multiply; None: all tokens, by one matrix.
         rows: with `tiles`, n.
-        y_rows: with `tiles`, rows of the result. Rows that are no target are not defined.
+        y_rows: with `tiles`, rows of the results. Rows that are no target are not defined.
     """
-    out_features = rows or matrix.out_features
+    matrix, *_ = matrices
+    out_features = tuple(rows or one.out_features for one in matrices)
     count = len(x.values) // TILE if tiles is None else len(tiles.matrices)
-    block, codes = _rows(out_features), CODES.get(matrix.type)
-    row_blocks = triton.cdiv(out_features, block)
+    block, codes = _rows(out_features[0]), CODES.get(matrix.type)
+    row_blocks = sum(triton.cdiv(height, block) for height in out_features)
     width = _width(count, count if tiles is None else tiles.each, row_blocks)
-    y = torch.empty(y_rows or len(x.values), out_features, device=x.values.device)
+    device, length = x.values.device, y_rows or len(x.values)
+    ys = tuple(torch.empty(length, height, device=device) for height in out_features)
     none = matrix.fields[0]  # a pointer that the kernel does not use
-    sources, targets, matrices, firsts, _ = tiles or (none, none, none, none, 0)
+    sources, targets, numbers, firsts, _ = tiles or (none, none, none, none, 0)
+    fields = [pointers(one.fields, one.type) for one in matrices]
     run = codes.run if codes else 0
     _multiply[count if tiles else triton.cdiv(count, width), row_blocks](
-        y,
+        ys,
         x.values,
         none if x.factors is None else x.factors,
-        none if matrix.bias is None else matrix.bias,
+        tuple(none if one.bias is None else one.bias for one in matrices),
         sources,
         targets,
-        matrices,
+        numbers,
         firsts,
-        *pointers(matrix.fields, matrix.type),
+        tuple(tuple(own[:-1]) for own in fields),
+        fields[0][-1],
         count * TILE,
         out_features,
         matrix.in_features,
@@ -249,7 +293,13 @@ def multiply(
         WIDTH=width,
         num_warps=2 if width > 1 and block == 32 else 4,  # warps would do the same work twice
     )
-    return y
+    return ys
+
+
+def joint(matrix: Matrix, rows: int = 0) -> Hashable:
+    """Is equal for matrices that `multiply_each` can multiply; `rows`: those of one in a stack."""
+    height = rows or matrix.out_features
+    return matrix.type, matrix.in_features, matrix.bias is None, _rows(height)
 
 
 def _rows(out_features: int) -> int:
