@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,10 +16,11 @@ from models.tiny import llama, qwen3_5
 
 torch = pytest.importorskip("torch")
 import shortage  # noqa: E402
-from prepared_children import prepare_children  # noqa: E402
 from shortage import Shortage  # noqa: E402
 
 from heddle.executors.torch.agreement import Agreement, Exchanges  # noqa: E402
+from heddle.executors.torch.together import Together  # noqa: E402
+from prepared_children import prepare_children  # noqa: E402
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -119,6 +121,48 @@ def test_a_rank_that_fails_gives_zeros_to_all_that_is_left() -> None:
     attempt = Agreement(collective, device).attempt(exchanges, work)
     assert collective.given == [(16, 1), (16, 2), (16, 3), (1,)]
     assert (attempt.found, attempt.lacking) == (None, [0])
+
+
+def test_a_rank_that_fails_repeats_a_recording_if_it_has_not() -> None:
+    replays: list[str] = []
+    for name in ("not yet", "done"):
+        exchanges = Exchanges(Alone(), torch.device("cpu"), [], partial(replays.append, name))
+        if name == "done":
+            exchanges.note_replay()
+        exchanges.take_part()
+        exchanges.take_part()
+    assert replays == ["not yet"]
+
+
+class Beside(Alone):
+    """A collective of two ranks, the other of which fails."""
+
+    def gather(self, x: Any) -> list[Any]:
+        return [*super().gather(x), torch.ones_like(x)]
+
+
+@pytest.mark.parametrize("part", ["compute", "prepare", "record"])
+def test_all_ranks_end_a_warm_up_if_one_fails(part: str) -> None:
+    """In a recording, a rank exchanges nothing but whether it failed."""
+
+    def expected(rows: int) -> Any:
+        return iter([((rows, 3), torch.float32)])
+
+    def error_of(collective: Alone, work: Any) -> str:
+        together = Together(collective, recorded, torch.device("cpu"), expected, used.append)
+        with pytest.raises(RuntimeError) as error:
+            getattr(together, part)(2, work)
+        return str(error.value)
+
+    def refuse() -> None:
+        raise torch.OutOfMemoryError("refused")
+
+    recorded, used = Alone(), []
+    own, beside = Alone(), Beside()
+    assert error_of(own, refuse) == "refused"
+    assert own.given == ([(2, 3), (1,)] if part == "compute" else [(1,)])
+    assert recorded.given == ([(2, 3)] if part == "prepare" else [])
+    assert error_of(beside, lambda: used[-1].gather(torch.ones(2, 3))) == "rank 1 failed"
 
 
 def test_a_rank_without_memory_for_the_exchanges_fails_the_model() -> None:

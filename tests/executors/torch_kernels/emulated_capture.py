@@ -15,6 +15,8 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_leaves
 from triton.runtime.interpreter import InterpretedFunction
 
+from heddle.executors.torch.collective import GroupCollective
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -41,9 +43,12 @@ class EmulatedCapture:
     def __init__(self) -> None:
         self.replays = 0
 
+    def prepare(self, region: Callable[[], None]) -> None:
+        """Nothing: `record` computes the region."""
+
     def record(self, region: Callable[[], None]) -> Callable[[], None]:
         recorder = _Recorder()
-        with recorder.hosts_forbidden(), recorder.kernels(), recorder:
+        with recorder.hosts_forbidden(), recorder.kernels(), recorder.exchanges(), recorder:
             region()
 
         def repeat() -> None:
@@ -114,6 +119,23 @@ class _Recorder(TorchDispatchMode):
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(InterpretedFunction, "run", recorded)
+            yield
+
+    @contextmanager
+    def exchanges(self) -> Iterator[None]:
+        """Record what ranks exchange."""
+        exchange = GroupCollective._exchange
+
+        def recorded(group: GroupCollective, found: torch.Tensor, x: torch.Tensor) -> None:
+            def work() -> None:
+                with _disable_current_modes():
+                    exchange(group, found, x)
+
+            self.work.append(work)
+            work()
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(GroupCollective, "_exchange", recorded)
             yield
 
     @contextmanager

@@ -164,9 +164,9 @@ def test_a_step_takes_the_smallest_bucket_that_holds_it(
     monkeypatch.setattr(graphs, "_FIRST_SPLITS", 1)
     taken, replayed = [], graphs.Graph.replayed
 
-    def noting(graph: graphs.Graph) -> graphs.GraphStep:
+    def noting(graph: graphs.Graph, compare: Any) -> graphs.GraphStep:
         taken.append((len(graph.logits), graph.layout.splits))
-        return replayed(graph)
+        return replayed(graph, compare)
 
     monkeypatch.setattr(graphs.Graph, "replayed", noting)
     pair = Pair.of(replace(llama.MODELS[0], context=2 * SPLIT), tmp_path, new_capture())
@@ -236,6 +236,9 @@ def test_without_memory_for_graphs_steps_run_without_them(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Full:
+        def prepare(self, region: Any) -> None:
+            region()
+
         def record(self, region: Any) -> Any:
             raise torch.OutOfMemoryError("CUDA out of memory")
 

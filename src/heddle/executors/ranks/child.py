@@ -47,6 +47,10 @@ class Follower(PageMemory, Protocol):
         """Connect to the other ranks."""
         ...
 
+    def warm_up(self) -> None:
+        """Do what comes before the first step, together with the other ranks."""
+        ...
+
     def start(self, plan: StepPlan, rewound: Sequence[int]) -> StartedStep:
         """Ask the device for a step. `rewound` are slots whose state goes back before."""
         ...
@@ -98,6 +102,9 @@ def _serve(channel: Channel) -> None:
             case Kind.JOIN:
                 follower.join()
                 channel.send(Kind.JOINED)
+            case Kind.WARM_UP:
+                follower.warm_up()
+                channel.send(Kind.WARM)
             case Kind.PLAN:
                 started.append(follower.start(*decode_plan(content)))
             case Kind.READ_PAGE:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from heddle.errors import EngineFailedError, StepAbandonedError, StepMemoryError
 from heddle.executors.ranks.messages import Kind
-from heddle.step import Executor
+from heddle.step import Executor, WarmingExecutor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from heddle.step import LogitsSummary, ModelShape, StepPlan, StepResult
 
 
-class LeadingExecutor(Executor, Protocol):
+class LeadingExecutor(WarmingExecutor, Executor, Protocol):
     """Rank 0's executor."""
 
     @property
@@ -79,6 +79,19 @@ class RankedExecutor:
     def use_masks(self, masks: MaskSource) -> None:
         """Take the masks of grammars from there. This is called before the first step."""
         self._leader.use_masks(masks)
+
+    @property
+    def warm_ups(self) -> int:
+        return self._leader.warm_ups
+
+    def warm_up(self, done: Callable[[int], None]) -> None:
+        self._group.begin_warm_up()
+        try:
+            self._leader.warm_up(done)
+        except RuntimeError as error:
+            problem = self._group.problem(wait=_REASON_SECONDS)
+            raise EngineFailedError(problem or f"the warm-up failed: {error}") from error
+        self._group.wait_warm()
 
     def measure_limits(self) -> Limits:
         return self._leader.measure_limits()

@@ -94,6 +94,20 @@ class RankGroup:
         for rank in self._ranks:
             self._answer(rank, Kind.JOINED)
 
+    def begin_warm_up(self) -> None:
+        """Let all ranks prepare for steps, together with rank 0.
+
+        Raises:
+            EngineFailedError: the group has failed.
+        """
+        for rank in self._ranks:
+            self._send(rank, Kind.WARM_UP)
+
+    def wait_warm(self) -> None:
+        """Wait until all ranks are prepared. Raises EngineFailedError if one failed."""
+        for rank in self._ranks:
+            self._answer(rank, Kind.WARM)
+
     def close(self) -> None:
         """End all processes and wait for them. Idempotent."""
         close_all([rank.process for rank in self._ranks])

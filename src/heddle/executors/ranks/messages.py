@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class Kind(IntEnum):
-    """What a message is. Rank 0 sends those up to WRITE_SNAPSHOT, the others the rest."""
+    """What a message is. Rank 0 sends those up to WARM_UP, the others the rest."""
 
     SETUP = 16
     """What to load, as JSON: see :class:`heddle.executors.ranks.setup.Setup`."""
@@ -20,6 +20,8 @@ class Kind(IntEnum):
     """Those integers, then the rank's part of the bytes."""
     READ_SNAPSHOT = 21
     WRITE_SNAPSHOT = 22
+    WARM_UP = 23
+    """Prepare for steps, together with all ranks."""
     LOADED = 32
     """Bytes of weights and pages that the rank holds, as JSON."""
     JOINED = 33
@@ -27,3 +29,5 @@ class Kind(IntEnum):
     """A step is computed: a digest of values that all ranks have alike."""
     CONTENT = 35
     """The rank's part of a page or snapshot."""
+    WARM = 36
+    """It is prepared."""

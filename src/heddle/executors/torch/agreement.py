@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import torch
 
 from heddle.errors import EngineFailedError
-from heddle.executors.torch.memory import is_out_of_memory, release
+from heddle.executors.torch.allocation import is_out_of_memory, release
 from heddle.executors.torch.staging import Fetched
 
 if TYPE_CHECKING:
@@ -30,10 +30,18 @@ class Exchanges:
     """What a rank exchanges with the others in one piece of work; a `Collective`."""
 
     def __init__(
-        self, collective: Collective, device: torch.device, expected: Iterable[Value]
+        self,
+        collective: Collective,
+        device: torch.device,
+        expected: Iterable[Value],
+        replay: Callable[[], None] | None = None,
     ) -> None:
-        """`expected` has the values of all exchanges in order. It follows from the plan alone."""
+        """`expected` has the values of all exchanges in order. It follows from the plan alone.
+
+        `replay` repeats a recording after them, whose exchanges are its own, with padding only.
+        """
         self._collective = collective
+        self._replay = replay
         self._device = device
         self._expected = iter(expected)
         self._next = next(self._expected, None)
@@ -45,29 +53,38 @@ class Exchanges:
         self._next = next(self._expected, None)  # an allocation that fails above is before it
         return found
 
+    def note_replay(self) -> None:
+        """The recording was repeated."""
+        self._replay = None
+
     def take_part(self) -> None:
         """Give zeros to all exchanges that are left."""
         left = [] if self._next is None else [self._next]
         for shape, dtype in chain(left, self._expected):
             self._collective.gather(torch.zeros(shape, dtype=dtype, device=self._device))
         self._next = None
+        if self._replay is not None:
+            self._replay()
+            self._replay = None
 
 
 class Attempt(Generic[T]):
     """What became of the work.
 
     Attributes:
-        found: what the work of this rank gave; None if it found no memory.
+        found: what the work of this rank gave; None if it failed.
+        problem: why it failed.
     """
 
-    def __init__(self, found: T | None, lacks: Fetched | None) -> None:
-        """`lacks` has, for each rank, whether it found no memory; None: there is one rank."""
+    def __init__(self, found: T | None, lacks: Fetched | None, problem: str = "") -> None:
+        """`lacks` has, for each rank, whether it failed; None: there is one rank."""
         self.found = found
+        self.problem = problem
         self._lacks = lacks
 
     @property
     def lacking(self) -> list[int]:
-        """The ranks that found no memory. Waits for the device."""
+        """The ranks that failed. Waits for the device."""
         lacks = [] if self._lacks is None else self._lacks.read().tolist()
         return [rank for rank, lack in enumerate(lacks) if lack]
 
@@ -80,28 +97,35 @@ class Agreement:
         self._device = device
         self._answers = torch.arange(2, device=device)  # made now: there may be no memory later
 
-    def attempt(self, exchanges: Exchanges, work: Callable[[], T]) -> Attempt[T]:
+    def attempt(
+        self,
+        exchanges: Exchanges,
+        work: Callable[[], T],
+        may_fail: Callable[[Exception], bool] = is_out_of_memory,
+    ) -> Attempt[T]:
         """Do the work, which does all of the exchanges. This does not wait for the device.
+
+        `may_fail` says of which errors the other ranks shall hear.
 
         Raises:
             EngineFailedError: this rank has no memory even for the exchanges.
             RuntimeError: the work failed for another reason.
         """
         found: T | None = None
-        lacks = False
+        lacks, problem = False, ""
         try:
             found = work()
         except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
+            if not may_fail(error):
                 raise
-            lacks = True
+            lacks, problem = True, str(error)
         # The error is gone here, and with it the tensors of the functions that it ended.
         try:
             if lacks:
                 release(self._device)
                 exchanges.take_part()
             answers = self._collective.gather(self._answers[int(lacks) :][:1])
-            return Attempt(found, Fetched(torch.cat(answers)))
+            return Attempt(found, Fetched(torch.cat(answers)), problem)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise

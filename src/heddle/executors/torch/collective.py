@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import AllgatherOptions
 
 from heddle.executors.torch.staging import Fetched
 
@@ -54,13 +55,18 @@ class GroupCollective:
     """A process group of torch: gloo on processors, NCCL on GPUs.
 
     The group is not the process's default group, so several models may have one.
+
+    A CUDA graph records NCCL's calls like other work of its stream. Its watchdog asks for events
+    meanwhile, which `capture_error_mode="thread_local"` allows, and does not watch recorded calls
+    (pytorch/pytorch#103503, #148594). So a graph that waits for a rank forever is noticed in the
+    next call outside of graphs. Nobody has run this on GPUs.
     """
 
     def __init__(
-        self, folder: Path, rank: int, ranks: int, device: torch.device, seconds: float
+        self, meeting: Path, rank: int, ranks: int, device: torch.device, seconds: float
     ) -> None:
-        """`folder` is private to the ranks. They wait at most `seconds` for one another."""
-        self._folder = folder
+        """All ranks meet at the file `meeting`. They wait at most `seconds` for one another."""
+        self._meeting = meeting
         self._rank = rank
         self._ranks = ranks
         self._device = device
@@ -73,16 +79,21 @@ class GroupCollective:
         Raises:
             RuntimeError: they have not, in time.
         """
-        store = dist.FileStore(str(self._folder / "store"), self._ranks)
+        store = dist.FileStore(str(self._meeting), self._ranks)
         store.set_timeout(self._patience)
         self._group = _group(store, self._rank, self._ranks, self._device, self._patience)
 
     def gather(self, x: torch.Tensor) -> list[torch.Tensor]:
+        found = x.new_empty((self._ranks * len(x), *x.shape[1:]))
+        self._exchange(found, x.contiguous())
+        return [*found.chunk(self._ranks)]
+
+    def _exchange(self, found: torch.Tensor, x: torch.Tensor) -> None:
+        """Ask the device to write the values of all ranks to `found`."""
         assert self._group is not None, "the ranks have joined"
-        x = x.contiguous()
-        found = [torch.empty_like(x) for _ in range(self._ranks)]
-        self._group.allgather([found], [x]).wait()
-        return found
+        options = AllgatherOptions()
+        options.asyncOp = False  # NCCL then works on this stream, with no events between streams
+        self._group._allgather_base(found, x, options).wait()
 
 
 def _group(

@@ -25,10 +25,10 @@ from heddle.executors.failures import summarize
 from heddle.executors.graph.forward import model_work
 from heddle.executors.plan_problems import plan_problems
 from heddle.executors.serving import describe_memory, page_layout, position_bytes
+from heddle.executors.torch.allocation import is_out_of_memory, out_of_memory_in_step, release
 from heddle.executors.torch.chunk_rows import rows_of
 from heddle.executors.torch.device import device_digest, device_name
 from heddle.executors.torch.limits import measure
-from heddle.executors.torch.memory import is_out_of_memory, out_of_memory_in_step, release
 from heddle.executors.torch.readout import read
 from heddle.executors.torch.sampling import Samplers
 from heddle.executors.torch.scoring import score_on_device, score_on_host

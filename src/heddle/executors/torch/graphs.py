@@ -20,7 +20,9 @@ from heddle.executors.torch.tiles import TILE, padded
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from heddle.config import EngineConfig
     from heddle.executors.torch.tiles import RowsTile
+    from heddle.executors.torch.together import Alone, Together
     from heddle.step import StepPlan
 
 _log = logging.getLogger(__name__)
@@ -58,8 +60,12 @@ def buckets(most_tokens: int, context: int) -> list[Bucket]:
 class Capture(Protocol):
     """Records work on a device."""
 
+    def prepare(self, region: Callable[[], None]) -> None:
+        """Do once, as it is, what `record` needs done before."""
+        ...
+
     def record(self, region: Callable[[], None]) -> Callable[[], None]:
-        """Run `region` once, then record what it does. The result repeats that work.
+        """Record what `region` does. The result repeats that work.
 
         What the region allocates is the recording's own. It reads and writes all other tensors
         where they were, so they must stay.
@@ -75,21 +81,31 @@ class CudaCapture:
         self._pool = torch.cuda.graph_pool_handle()
         self._stream = torch.cuda.Stream(device)
 
-    def record(self, region: Callable[[], None]) -> Callable[[], None]:
+    def prepare(self, region: Callable[[], None]) -> None:
+        """Compile kernels, make the workspaces of libraries, and connect to other ranks."""
         with torch.cuda.device(self._device):
             current = torch.cuda.current_stream()
             self._stream.wait_stream(current)
             with torch.cuda.stream(self._stream):
-                region()  # compiles kernels and makes the workspaces of libraries
+                region()
             current.wait_stream(self._stream)
+
+    def record(self, region: Callable[[], None]) -> Callable[[], None]:
+        with torch.cuda.device(self._device):
             graph = torch.cuda.CUDAGraph()
-            # Other models of this process may allocate meanwhile, in their own threads.
+            # Other models of this process may allocate meanwhile, in their own threads, and a
+            # thread of NCCL may ask for events; see `heddle.executors.torch.collective`.
             with torch.cuda.graph(
                 graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
             ):
                 region()
         replay: Callable[[], None] = graph.replay
         return replay
+
+
+def capture_of(device: torch.device, config: EngineConfig) -> Capture | None:
+    """What records the steps of a device; None: nothing does."""
+    return CudaCapture(device) if device.type == "cuda" and config.cuda_graphs else None
 
 
 class Graph:
@@ -105,6 +121,7 @@ class Graph:
         self.logits = logits
         self._repeat: Callable[[], None] | None = None
         self._fill(PlanIntegers((), len(spare.places)))
+        self._padding = self._integers.clone()  # for when there is no memory
 
     def record(self, capture: Capture, compute: Callable[[Layout, torch.Tensor], None]) -> None:
         """Record the computation of the layout, which is empty."""
@@ -115,11 +132,17 @@ class Graph:
         self._fill(PlanIntegers(plan.chunks, len(self._spare.places)))
         return self.layout
 
-    def replayed(self) -> GraphStep:
-        """Compute the layout."""
+    def replayed(self, compare: Callable[[torch.Tensor], None]) -> GraphStep:
+        """Compute the layout. `compare` takes the logits that the step's plan reads."""
         assert self._repeat is not None, "it is recorded when it is made"
         self._repeat()
-        return GraphStep(self.logits)
+        return GraphStep(self.logits, compare)
+
+    def replay_padding(self) -> None:
+        """Compute padding only. This takes no memory."""
+        assert self._repeat is not None, "it is recorded when it is made"
+        self._integers.copy_(self._padding)
+        self._repeat()
 
     def _fill(self, integers: PlanIntegers) -> None:
         send(integers.packed(self._sizes, self._spare), self._integers)
@@ -131,14 +154,17 @@ class GraphStep:
     The next step overwrites its logits, on the same stream.
     """
 
-    def __init__(self, logits: torch.Tensor) -> None:
+    def __init__(self, logits: torch.Tensor, compare: Callable[[torch.Tensor], None]) -> None:
         self._logits = logits
+        self._compare = compare
 
     def logits(self, rows: Sequence[int]) -> Iterator[RowsTile]:
         if [*rows] == [*range(len(rows))]:
-            yield rows, self._logits[: len(rows)]
+            found = self._logits[: len(rows)]
         else:
-            yield rows, self._logits[sent(np.array(rows), self._logits.device)]
+            found = self._logits[sent(np.array(rows), self._logits.device)]
+        self._compare(found)
+        yield rows, found
 
     def states(self, rows: Sequence[int]) -> Iterator[RowsTile]:
         assert not rows, "steps whose hidden states are read have no graph"
@@ -156,12 +182,14 @@ class Graphs:
         device: torch.device,
         capture: Capture | None,
         all_buckets: Sequence[Bucket],
+        together: Together | Alone,
     ) -> None:
         """`compute` writes the logits of a layout's tokens to a tensor (tokens, vocabulary).
 
-        Without `capture`, the warm-up only compiles kernels.
+        Without `capture`, the warm-up only compiles kernels. All ranks do it `together`.
         """
         self._compute = compute
+        self._together = together
         self._spare = spare
         self._capture = capture
         self._buckets = all_buckets
@@ -190,7 +218,7 @@ class Graphs:
             _log.warning("decode steps run without CUDA graphs: recording failed: %s", error)
         if not self._graphs:  # a recording compiles kernels, too
             smallest = Graph(min(self._buckets), self._spare, logits[:TILE])
-            self._compute(smallest.layout, smallest.logits)
+            self._together.compute(TILE, lambda: self._compute(smallest.layout, smallest.logits))
             done(1)
 
     def of(self, plan: StepPlan) -> Graph | None:
@@ -212,6 +240,10 @@ class Graphs:
 
     def _recorded(self, bucket: Bucket, logits: torch.Tensor) -> Graph:
         assert self._capture is not None, "it makes the recordings"
-        graph = Graph(bucket, self._spare, logits[: bucket.tokens])
-        graph.record(self._capture, self._compute)
+        capture, rows = self._capture, bucket.tokens
+        graph = Graph(bucket, self._spare, logits[:rows])
+        self._together.prepare(
+            rows, lambda: capture.prepare(lambda: self._compute(graph.layout, graph.logits))
+        )
+        self._together.record(rows, lambda: graph.record(capture, self._compute))
         return graph

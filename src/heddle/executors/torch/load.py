@@ -18,20 +18,14 @@ from heddle.executors.serving import (
     served_head,
     served_shape,
 )
+from heddle.executors.torch.allocation import is_out_of_memory, out_of_memory_at_load, release
 from heddle.executors.torch.blocks import stored_bytes
 from heddle.executors.torch.cache import bytes_of_page
 from heddle.executors.torch.device import set_up, torch_device
 from heddle.executors.torch.device_sampling import sampling_bytes
 from heddle.executors.torch.executor import TorchExecutor, Uploaded
-from heddle.executors.torch.graphs import CudaCapture
-from heddle.executors.torch.memory import (
-    buffer_bytes,
-    graph_bytes,
-    is_out_of_memory,
-    out_of_memory_at_load,
-    release,
-    room_of,
-)
+from heddle.executors.torch.graphs import capture_of
+from heddle.executors.torch.memory import buffer_bytes, graph_bytes, room_of
 from heddle.executors.torch.open_blocks import kinds_with_rows
 from heddle.executors.torch.parallel import load_parallel, load_rank
 from heddle.executors.torch.program import Program
@@ -88,7 +82,12 @@ def load(
     ahead = on_device and (device.type != "cpu" if runs_ahead is None else runs_ahead)
     if config.tensor_parallel > 1:
         return load_parallel(
-            checkpoint, config, progress, samples_on_device=on_device, runs_ahead=ahead
+            checkpoint,
+            config,
+            progress,
+            samples_on_device=on_device,
+            runs_ahead=ahead,
+            capture=capture,
         )
     model = build(checkpoint, config.context)
     shape = served_shape(config, model.shape)
@@ -104,8 +103,7 @@ def load(
     weight_bytes = sum(stored_bytes(tensor.shape, mix.type_of(tensor)) for tensor in tensors)
     read = checkpoint.hyperparameters
     buffers = buffer_bytes(config, shape, kinds, recorded.forward, read)
-    if device.type == "cuda" and config.cuda_graphs and capture is None:
-        capture = CudaCapture(device)
+    capture = capture or capture_of(device, config)
     if capture is not None:
         buffers += graph_bytes(config, shape, kinds, read)
     if on_device:

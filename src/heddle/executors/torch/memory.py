@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from heddle.errors import OutOfMemoryError, StepMemoryError
 from heddle.executors.graph.recording import LinearAttend
 from heddle.executors.memory import Room, extra_bytes, host_room, step_bytes
 from heddle.executors.torch.attention import ATTENTION_SCRATCH
@@ -16,7 +15,6 @@ from heddle.executors.torch.graphs import buckets
 from heddle.executors.torch.layout import SPLIT
 from heddle.executors.torch.open_blocks import BLOCK
 from heddle.executors.torch.tiles import TILE, padded
-from heddle.sizes import gigabytes
 from heddle.state import Fixed, Pages, Window
 from heddle.step import most_rows
 
@@ -31,8 +29,6 @@ if TYPE_CHECKING:
 
 _NODES, _NODE_BYTES = 24, 8 << 10
 """Launches of a layer, and bytes of a recorded launch on the device: a guess."""
-
-ALLOCATION_ERRORS = (torch.OutOfMemoryError, MemoryError)
 
 
 def free_and_total(device: torch.device) -> tuple[int, int]:
@@ -50,12 +46,6 @@ def room_of(device: torch.device, config: EngineConfig) -> Room:
     kept = total - int(config.gpu_memory * total)
     source = f"what gpu_memory {config.gpu_memory} leaves of the free memory of {device}"
     return Room({source: max(0, free - kept)}, 1.0)
-
-
-def release(device: torch.device) -> None:
-    """Give memory back that no tensor uses."""
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
 
 
 def buffer_bytes(
@@ -107,6 +97,11 @@ def spare_bytes(config: EngineConfig, kinds: Sequence[Sequence[StateKind]]) -> i
     return of_pages + sum(kind.bytes for kind in flat if isinstance(kind, Fixed))
 
 
+def exchange_bytes(config: EngineConfig, shape: ModelShape, ranks: int) -> int:
+    """Bytes of the largest value that the ranks exchange in a step: each gets those of all."""
+    return 4 * ranks * max(config.batch_tokens * shape.width, TILE * shape.vocabulary)
+
+
 def graph_bytes(
     config: EngineConfig,
     shape: ModelShape,
@@ -130,27 +125,3 @@ def graph_bytes(
 def _dims(kinds: Sequence[Sequence[StateKind]]) -> list[int]:
     flat = [kind for of_layer in kinds for kind in of_layer]
     return [kind.shape.dim for kind in flat if isinstance(kind, Pages | Window)]
-
-
-def is_out_of_memory(error: Exception) -> bool:
-    """Whether torch raised `error` because an allocation failed."""
-    # On the processor it is a RuntimeError like others.
-    return isinstance(error, ALLOCATION_ERRORS) or "not enough memory" in str(error)
-
-
-def out_of_memory_at_load(device: torch.device, needed: int, room: Room) -> OutOfMemoryError:
-    """The error of a load whose allocation failed. The plan needed `needed` bytes of `room`."""
-    return OutOfMemoryError(
-        f"an allocation failed on device {device}: the model needs {gigabytes(needed)} with its KV"
-        f" cache, and {gigabytes(room.free)} were free. Set a smaller kv_cache, fewer slots or a"
-        " shorter context, or take a smaller model",
-        param="model",
-    )
-
-
-def out_of_memory_in_step(who: str) -> StepMemoryError:
-    """The error of a step whose buffers do not fit the memory of a device or a rank."""
-    return StepMemoryError(
-        f"{who} has no memory left for the step; set a smaller kv_cache, batch_tokens or fewer"
-        " slots"
-    )

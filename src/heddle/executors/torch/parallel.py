@@ -30,7 +30,8 @@ from heddle.executors.torch.collective import GroupCollective
 from heddle.executors.torch.device import set_up, torch_device
 from heddle.executors.torch.device_sampling import sampling_bytes
 from heddle.executors.torch.executor import TorchExecutor, Uploaded
-from heddle.executors.torch.memory import buffer_bytes, room_of
+from heddle.executors.torch.graphs import capture_of
+from heddle.executors.torch.memory import buffer_bytes, exchange_bytes, graph_bytes, room_of
 from heddle.executors.torch.open_blocks import kinds_with_rows
 from heddle.executors.torch.program import Program
 from heddle.executors.torch.weights import TorchLoader
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 
     from heddle.config import EngineConfig
     from heddle.executors.torch.collective import Compared
+    from heddle.executors.torch.graphs import Capture
     from heddle.state import StateKind, StateMemory
     from heddle.step import ModelShape, StepPlan
     from heddle.weights.checkpoint import Checkpoint
@@ -57,10 +59,12 @@ def load_parallel(
     *,
     samples_on_device: bool,
     runs_ahead: bool,
+    capture: Capture | None = None,
 ) -> RankedExecutor:
     """Load rank 0's share here, and the other shares in child processes.
 
-    Rank 0 samples; see `TorchExecutor` for `samples_on_device` and `runs_ahead`.
+    Rank 0 samples; see `TorchExecutor` for `samples_on_device` and `runs_ahead`. `capture` records
+    its steps; the others make their own.
 
     Raises: as `heddle.executors.registry.Load`, before a process is started where the settings or
     the file are wrong; EngineFailedError: a rank failed.
@@ -68,7 +72,8 @@ def load_parallel(
     ranks = config.tensor_parallel
     devices = rank_devices(config)
     prepared = _Prepared.of(checkpoint, replace(config, device=devices[0]), progress)
-    budget = prepared.kv_bytes(samples_on_device=samples_on_device)
+    capture = capture or capture_of(prepared.device, prepared.config)
+    budget = prepared.kv_bytes(samples_on_device=samples_on_device, records=capture is not None)
 
     def setups(folder: Path) -> list[Setup]:
         files = files_digest(checkpoint)
@@ -86,7 +91,7 @@ def load_parallel(
 
     group = start_ranks(setups, config.rank_timeout)
     try:
-        own = _Rank(prepared, 0, budget, group.folder)
+        own = _Rank(prepared, 0, budget, group.folder, capture)
         checkpoint.check_unchanged()
         group.wait_loaded()
         own.join()
@@ -107,7 +112,8 @@ def load_parallel(
 def load_rank(checkpoint: Checkpoint, setup: Setup) -> Follower:
     """Load the share of another rank, in its own process."""
     prepared = _Prepared.of(checkpoint, setup.config, lambda _: None)
-    rank = _Rank(prepared, setup.rank, setup.config.kv_cache, setup.folder)
+    capture = capture_of(prepared.device, prepared.config)
+    rank = _Rank(prepared, setup.rank, setup.config.kv_cache, setup.folder, capture)
     checkpoint.check_unchanged()
     return Follower(rank)
 
@@ -152,13 +158,16 @@ class _Prepared:
         kinds = kinds_with_rows(forward, kinds, division)
         return cls(checkpoint, config, shape, device, kinds, division, loader)
 
-    def kv_bytes(self, *, samples_on_device: bool) -> int:
+    def kv_bytes(self, *, samples_on_device: bool, records: bool) -> int:
         """Bytes of a rank's KV cache. `kv_cache` and `model_memory` are for all ranks together."""
         config, ranks = self.config, self.division.ranks
         counted = ShareBytes(self.checkpoint, Mix.named(config.quantize))
         share(self.division, 0, counted)
         read = self.checkpoint.hyperparameters
         buffers = buffer_bytes(config, self.shape, self.kinds, self.division.forward, read)
+        buffers += exchange_bytes(config, self.shape, ranks)
+        if records:
+            buffers += graph_bytes(config, self.shape, self.kinds, read)
         if samples_on_device:
             buffers += sampling_bytes(most_rows(config.slots), self.shape.vocabulary)
         room = room_of(self.device, config)
@@ -181,18 +190,30 @@ class _Prepared:
 class _Rank:
     """The loaded share of one rank."""
 
-    def __init__(self, prepared: _Prepared, rank: int, budget: int, folder: Path) -> None:
-        config = prepared.config
-        set_up(config, prepared.device)
+    def __init__(
+        self,
+        prepared: _Prepared,
+        rank: int,
+        budget: int,
+        folder: Path,
+        capture: Capture | None,
+    ) -> None:
+        config, device = prepared.config, prepared.device
+        set_up(config, device)
         self._prepared = prepared
-        self._collective = GroupCollective(
-            folder, rank, prepared.division.ranks, prepared.device, config.rank_timeout
-        )
+
+        def group(name: str) -> GroupCollective:
+            ranks, seconds = prepared.division.ranks, config.rank_timeout
+            return GroupCollective(folder / name, rank, ranks, device, seconds)
+
+        self._collective = group("steps")
+        self._recorded = None if capture is None else group("recordings")
         forward = share(prepared.division, rank, prepared.loader)
         self.memory = prepared.memory(budget)
-        self.program = Program(
-            forward, self.memory, config.kv_type, prepared.device, self._collective
-        )
+        self.program = Program(forward, self.memory, config.kv_type, device, self._collective)
+        if prepared.shape.causal and (device.type == "cuda" or capture is not None):
+            most, context = most_rows(config.slots), prepared.shape.context
+            self.program.prepare(most, context, capture, self._recorded)
 
     @property
     def held_bytes(self) -> int:
@@ -201,6 +222,8 @@ class _Rank:
     def join(self) -> None:
         """Connect to the other ranks."""
         self._collective.join()
+        if self._recorded is not None:
+            self._recorded.join()
 
     def no_tokens(self) -> torch.Tensor:
         """What stands for the tokens (slots,) that rank 0 samples."""
@@ -234,6 +257,10 @@ class Follower:
 
     def join(self) -> None:
         self._rank.join()
+
+    def warm_up(self) -> None:
+        with torch.inference_mode():
+            self._program.warm_up(lambda done: None)
 
     def start(self, plan: StepPlan, rewound: Sequence[int]) -> Compared:
         program = self._program

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from itertools import chain
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -24,6 +25,7 @@ from heddle.executors.torch.rotation import Rotations
 from heddle.executors.torch.staging import sent
 from heddle.executors.torch.states import FixedStates
 from heddle.executors.torch.tiles import TILE, padded
+from heddle.executors.torch.together import Alone, Together
 from heddle.step import UNKNOWN
 
 if TYPE_CHECKING:
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from heddle.executors.graph.stages import Stage
     from heddle.executors.torch.agreement import Value
     from heddle.executors.torch.collective import Collective
-    from heddle.executors.torch.graphs import Capture
+    from heddle.executors.torch.graphs import Capture, Graph
     from heddle.executors.torch.ops import TorchOps
     from heddle.executors.torch.tiles import RowsTile
     from heddle.state import StateMemory
@@ -83,6 +85,7 @@ class Program:
         self._rotations = Rotations(device)
         self._constants = Constants()
         self._graphs: Graphs | None = None
+        self._graph: Graph | None = None  # of the step that is asked for
         self._operations = operations(device)
         joins, joint = self._operations.joins, self._operations.joint
         self._computed = fused(forward, joint) if joins else forward
@@ -91,8 +94,16 @@ class Program:
         self.pages = PagedMemory(kv_type, memory, device)
         self.states = FixedStates(memory, device)
 
-    def prepare(self, most_tokens: int, context: int, capture: Capture | None) -> None:
+    def prepare(
+        self,
+        most_tokens: int,
+        context: int,
+        capture: Capture | None,
+        recorded: Collective | None = None,
+    ) -> None:
         """Make ready to warm up. `capture` records the steps of at most `most_tokens` tokens.
+
+        Of several ranks, all do the same. They exchange by `recorded` in recordings.
 
         A model whose steps cannot be recorded runs without graphs.
         """
@@ -109,6 +120,7 @@ class Program:
             self._device,
             None if obstacle else capture,
             buckets(most_tokens, context),
+            self._together(recorded),
         )
 
     @property
@@ -130,10 +142,10 @@ class Program:
         Raises: as `Agreement.attempt`.
         """
         self.compared = Compared()
+        self._graph = None if self._graphs is None else self._graphs.of(plan)
         if self._agreement is None or self._collective is None:
             return Attempt(ask(), None)
-        expected = self._exchanged(plan, latest)
-        self._exchanges = Exchanges(self._collective, self._device, expected)
+        self._exchanges = self._exchanged(plan, latest)
         return self._agreement.attempt(self._exchanges, ask)
 
     def begin(
@@ -150,7 +162,7 @@ class Program:
         Raises:
             ValueError: a chunk lacks hidden states that a prediction head reads.
         """
-        graph = None if self._graphs is None else self._graphs.of(plan)
+        graph = self._graph
         layout = self._lay_out(plan) if graph is None else graph.lay_out(plan)
         if latest is not None and _has_unknown(plan):
             if self._exchanges is not None:
@@ -158,7 +170,10 @@ class Program:
             layout.fill_unknown(latest)
         if graph is not None:
             check()
-            return graph.replayed()
+            step = graph.replayed(self._compare)
+            if self._exchanges is not None:
+                self._exchanges.note_replay()
+            return step
         ops = self._ops(layout, check)
         return Step(self, ops, self._of_tokens(ops, layout))
 
@@ -203,10 +218,33 @@ class Program:
         self._stages.logits.run(ops, values)
         logits.copy_(values[self._computed.logits])
 
-    def _exchanged(self, plan: StepPlan, latest: torch.Tensor) -> Iterator[Value]:
-        """What each rank gives to the exchanges of a step, in order."""
-        if _has_unknown(plan):
-            yield tuple(latest.shape), latest.dtype
+    def _together(self, recorded: Collective | None) -> Together | Alone:
+        """How ranks warm up."""
+        if self._collective is None:
+            return Alone()
+
+        def expected(rows: int) -> Iterator[Value]:
+            parts = self._stages
+            return _values(rows, parts.tokens, parts.states, parts.logits)
+
+        def use(exchanges: Exchanges) -> None:
+            self._exchanges = exchanges
+
+        own = self._collective
+        return Together(own, recorded or own, self._device, expected, use)
+
+    def _exchanged(self, plan: StepPlan, latest: torch.Tensor) -> Exchanges:
+        """What the ranks exchange in a step."""
+        assert self._collective is not None, "there are other ranks"
+        latest_value: Value = tuple(latest.shape), latest.dtype
+        first = [latest_value] if _has_unknown(plan) else []
+        if self._graph is not None:
+            replay = self._graph.replay_padding
+            return Exchanges(self._collective, self._device, first, replay)
+        return Exchanges(self._collective, self._device, chain(first, self._eager(plan)))
+
+    def _eager(self, plan: StepPlan) -> Iterator[Value]:
+        """What each rank gives to the exchanges of a step without a graph, in order."""
         chunks, parts = rows_of(plan.chunks), self._stages
         tokens = sum(len(chunk.tokens) for chunk in plan.chunks)
         yield from _values(padded(tokens), parts.tokens)
@@ -239,9 +277,13 @@ class Program:
             if logits:
                 self._stages.logits.run(ops, values)
             read = values[self._computed.logits if logits else self._computed.states]
-            if self._exchanges is not None:
-                self.compared.add(read[: len(some), :_COMPARED].contiguous())
+            self._compare(read[: len(some)])
             yield some, read[: len(some)]
+
+    def _compare(self, read: torch.Tensor) -> None:
+        """Let the ranks compare rows that a step's plan reads. A graph overwrites its logits."""
+        if self._exchanges is not None:
+            self.compared.add(read[:, :_COMPARED].clone())
 
     def _check_attention(self) -> None:
         shapes = set()

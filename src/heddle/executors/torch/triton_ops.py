@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from heddle.executors.graph.recording import GatherRanks, SumRanks
 from heddle.executors.torch.kernels.activations import activate, gated
 from heddle.executors.torch.kernels.attention import attend
 from heddle.executors.torch.kernels.experts import combine, sort_choices
@@ -56,8 +55,6 @@ class TritonOps(TorchOps):
 
     @staticmethod
     def obstacle(node: Node) -> str:
-        if isinstance(node, SumRanks | GatherRanks):
-            return "its ranks exchange values in each step"
         return ""
 
     @staticmethod

@@ -7,6 +7,11 @@ from __future__ import annotations
 
 import importlib
 import os
+import traceback
 
-for name in os.environ["HEDDLE_TEST_PREPARES"].split(","):
-    importlib.import_module(name).prepare_child()
+try:
+    for name in os.environ["HEDDLE_TEST_PREPARES"].split(","):
+        importlib.import_module(name).prepare_child()
+except BaseException:  # Python would go on
+    traceback.print_exc()
+    os._exit(1)

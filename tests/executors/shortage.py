@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from heddle.executors.torch import ops
+from heddle.executors.torch import graphs, ops
 from heddle.executors.torch.agreement import Exchanges
 from heddle.executors.torch.states import FixedStates
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 PLACES = {
+    "send": (graphs, "send"),
     "prepare": (FixedStates, "prepare"),
     "multiply": (ops, "multiply"),
     "gather": (Exchanges, "gather"),

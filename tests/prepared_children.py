@@ -1,4 +1,4 @@
-"""Processes of ranks that a test prepares."""
+"""Child processes that a test prepares."""
 
 from __future__ import annotations
 
