@@ -342,7 +342,8 @@ class FakeExecutor:
         occupant = self.slots[chunk.slot]
         params, rules = occupant.params, occupant.rules
         assert isinstance(params, SamplingParams), "only texts run ahead"
-        assert not (params.reads_output or rules.reads_output), "the host must know the token"
+        known = params.needs_known_output or rules.needs_known_output
+        assert not known, "the host must know the token"
         assert len(chunk.tokens) == 1
         assert chunk.sample
         if len(occupant.history) == chunk.start:

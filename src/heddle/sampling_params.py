@@ -436,12 +436,9 @@ class SamplingParams:
         )
 
     @property
-    def reads_output(self) -> bool:
-        """Whether a sampler reads the tokens of the output so far: penalties, DRY, mirostat."""
-        repeats = self.repetition_penalty != 1 and self.repeat_last_n != 0
-        counted = bool(self.presence_penalty or self.frequency_penalty)
-        repels = self.dry_multiplier > 0 and self.dry_penalty_last_n != 0
-        return repeats or counted or repels or self.mirostat != 0
+    def needs_known_output(self) -> bool:
+        """Whether the host must know the output so far to sample a token: mirostat."""
+        return self.mirostat != 0
 
     def with_seed(self, seed: int | None) -> SamplingParams:
         """A copy with another seed, a 64-bit integer. The copy shares `logit_bias`, which may be

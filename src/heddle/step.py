@@ -201,11 +201,9 @@ class TokenRules:
     engram: EngramBias | None = None
 
     @property
-    def reads_output(self) -> bool:
-        """Whether sampling a token needs the tokens of the output before it, on the host."""
-        longer = any(len(bad) > 1 for bad in self.bad_sequences)
-        others = (self.grammar, self.pieces, self.engram)
-        return longer or any(one is not None for one in others)
+    def needs_known_output(self) -> bool:
+        """Whether the host must know the output so far to sample a token."""
+        return any(one is not None for one in (self.grammar, self.pieces, self.engram))
 
 
 NO_RULES = TokenRules()
@@ -569,7 +567,8 @@ class Executor(PageMemory, Protocol):
         """Whether it takes a step before the result of the step before is collected.
 
         Chunks of such a step may have `UNKNOWN` tokens, of requests whose parameters and rules
-        have no `reads_output`. `submit` then keeps nothing of the plan that the caller may change.
+        have no `needs_known_output`; penalties, DRY and bad sequences read them nevertheless.
+        `submit` then keeps nothing of the plan that the caller may change.
         """
         ...
 

@@ -59,18 +59,16 @@ def tokens(outputs: list[Bits]) -> list[list[int]]:
     return [[token for token, _, _ in output] for output in outputs]
 
 
-READ_NO_OUTPUT = {"greedy", "drawn", "odd", "biased"}
-"""Of the parameters, those with which a step may be submitted before the last one's tokens."""
-
-
 @pytest.mark.parametrize("name", PARAMS)
-def test_steps_run_ahead_where_no_sampler_reads_the_output(
-    checkpoint: GGUFCheckpoint, name: str
-) -> None:
-    """The native samplers give the same tokens without it: see the test after this one."""
+def test_steps_run_ahead_where_the_device_samples(checkpoint: GGUFCheckpoint, name: str) -> None:
+    """They change no bit."""
+    waiting = rig_on(checkpoint)
+    waiting.executor.runs_ahead = False  # type: ignore[misc]
+    expected = waiting.run(PROMPTS, PARAMS[name])
+    assert waiting.steps_ahead == 0
     rig = rig_on(checkpoint)
-    rig.run(PROMPTS, PARAMS[name])
-    assert (rig.steps_ahead > 5) == (name in READ_NO_OUTPUT)
+    assert rig.run(PROMPTS, PARAMS[name]) == expected
+    assert (rig.steps_ahead > 5) == (name != "native")
     before = rig.steps_ahead
     rig.run([PROMPTS[0]], replace(PARAMS[name], max_tokens=1))
     assert rig.steps_ahead == before, "a sequence that ends needs no further step"
@@ -113,14 +111,35 @@ def test_company_chunks_and_guesses_change_no_bit(
     assert tokens(rig_on(checkpoint, "torch").run(PROMPTS, params)) == tokens(plain)
 
 
-def test_preemption_rebuilds_a_history(checkpoint: GGUFCheckpoint) -> None:
+@pytest.mark.parametrize("name", ["penalised", "diluted"])
+def test_preemption_rebuilds_a_history(checkpoint: GGUFCheckpoint, name: str) -> None:
     """Pages run out. A slot that another sequence had leaves no counts."""
-    prompts, params = [TEXT[i : i + 60] for i in (0, 100, 200)], replace(PARAMS["penalised"])
-    params = replace(params, max_tokens=40)
+    prompts = [TEXT[i : i + 60] for i in (0, 100, 200)]
+    params = replace(PARAMS[name], max_tokens=40)
     roomy = rig_on(checkpoint, prefix_cache=False)
     tight = rig_on(checkpoint, kv_cache=9 * roomy.executor.memory.page_bytes)
     assert tight.run(prompts, params) == roomy.run(prompts, params)
     assert tight.scheduler.preemptions > 0
+    assert tight.steps_ahead > 5
+
+
+@pytest.mark.parametrize("name", ["penalised", "diluted"])
+def test_a_cancelled_sequence_leaves_its_slot_no_history(
+    checkpoint: GGUFCheckpoint, name: str
+) -> None:
+    """Two steps with it are in flight. The third sequence gets its slot."""
+    expected = rig_on(checkpoint).run(PROMPTS, PARAMS[name])
+    rig = rig_on(checkpoint, slots=2)
+
+    def cancel() -> None:
+        if rig.steps_ahead == 3 and rig.submitted == 2:
+            rig.scheduler.cancel(0)
+
+    cancelled, *others = rig.run(PROMPTS, PARAMS[name], cancel)
+    assert others == expected[1:]
+    assert cancelled == expected[0][: len(cancelled)]
+    assert 0 < len(cancelled) < len(expected[0])
+    assert rig.steps_ahead > 5
 
 
 class Late:

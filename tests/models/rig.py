@@ -20,6 +20,7 @@ from heddle.scheduler.speculation import Speculator
 from heddle.step import Sampled
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from heddle.step import StepPlan
@@ -76,8 +77,13 @@ class Rig:
         self.submitted = 0  # steps in flight
         self.steps_ahead = 0  # steps that were submitted before the last one was collected
 
-    def run(self, prompts: list[list[int]], params: SamplingParams = GREEDY) -> list[Bits]:
-        """What the prompts give, all of them at once."""
+    def run(
+        self,
+        prompts: list[list[int]],
+        params: SamplingParams = GREEDY,
+        meanwhile: Callable[[], None] = lambda: None,
+    ) -> list[Bits]:
+        """What the prompts give, all of them at once. `meanwhile` runs while steps compute."""
         first, self.count = self.count, self.count + len(prompts)
         sequences = [
             Sequence(first + i, replace(params, seed=i), list(prompt), len(prompt), frozenset())
@@ -97,6 +103,7 @@ class Rig:
             if ahead is not None:
                 self.submit(ahead)
                 self.steps_ahead += 1
+            meanwhile()
             try:
                 result = self.executor.collect()
             except StepMemoryError:

@@ -39,6 +39,9 @@ from heddle.executors.torch.slot_history import SlotHistory  # noqa: E402
 from heddle.executors.torch.sums import log, power  # noqa: E402
 from no_waits import NoWaits  # noqa: E402
 
+LATEST = torch.zeros(4, dtype=torch.int64)
+"""The token that each slot sampled last. Rows read it if the host does not know the token."""
+
 
 def row_of(params, past, vocabulary):
     binding = Binding(0, params, past.prompt, past.output, past.rules)
@@ -51,7 +54,7 @@ def picks(logits, params, pasts):
     """The device's picks for rows of logits (rows, vocabulary) in one batch."""
     rows = [row_of(*pair, logits.shape[-1]) for pair in zip(params, pasts, strict=True)]
     with torch.inference_mode():
-        return DevicePicks(torch.from_numpy(logits), rows).read()
+        return DevicePicks(torch.from_numpy(logits), rows, LATEST).read()
 
 
 def on_the_device(params):
@@ -175,7 +178,7 @@ def test_the_device_is_asked_for_tokens_without_a_wait(name):
     with torch.inference_mode():
         given = torch.from_numpy(logits)
         with NoWaits():
-            asked_for = DevicePicks(given, rows)
+            asked_for = DevicePicks(given, rows, LATEST)
         found = asked_for.read()
     for one, row, pick in zip(params, logits, found, strict=True):
         if pick[0] != native(one, past).pick("auto", row.copy())[0]:
@@ -277,7 +280,8 @@ def test_temperatures_at_the_ends_of_the_range(temperature, dynatemp_range):
 
 
 def entries(biases):
-    return {int(token): float(value) for token, value in zip(*biases, strict=True)}
+    tokens, values, *_ = biases
+    return {int(token): float(value) for token, value in zip(tokens, values, strict=True)}
 
 
 @pytest.mark.torch_slow
@@ -301,6 +305,77 @@ def test_repetitions_are_those_of_the_definition(tokens, appended, breakers, win
     assert entries(found.penalties()) == {
         token: 2.0 ** (length - shortest) for token, length in expected.items()
     }
+    after = list(zip(*found.penalties_after_unknown(), strict=True))
+    for token in range(5):
+        expected = repetition_lengths(latest([*tokens, token], window), shortest, breakers)
+        penalties = [(int(other), penalty) for other, penalty, one in after if one == token]
+        assert len(dict(penalties)) == len(penalties), "each token once"
+        assert dict(penalties) == {
+            other: 2.0 ** (length - shortest) for other, length in expected.items()
+        }
+
+
+READ_OUTPUT = {
+    "penalties": {"repetition_penalty": 1.3, "presence_penalty": 0.2, "frequency_penalty": -0.3},
+    "of the output": {"repetition_penalty": 1.3, "frequency_penalty": 0.3, "repeat_last_n": 0},
+    "of as many as there are": {"repetition_penalty": 1.3, "repeat_last_n": 99},
+    "of a window": {"repetition_penalty": 1.3, "repeat_last_n": 4},
+    "of the last token": {"repetition_penalty": 1.3, "repeat_last_n": 1},
+    "DRY": {"dry_multiplier": 0.8},
+    "DRY of all": {"dry_multiplier": 0.1, "dry_allowed_length": 1},
+    "DRY of a window": {"dry_multiplier": 0.8, "dry_allowed_length": 1, "dry_penalty_last_n": 5},
+    "after the temperature": {
+        "repetition_penalty": 1.3,
+        "dry_multiplier": 0.8,
+        "dry_allowed_length": 1,
+        "samplers": (Stage.TEMPERATURE, Stage.DRY, Stage.PENALTIES),
+    },
+    "DRY after the temperature": {
+        "dry_multiplier": 0.8,
+        "dry_allowed_length": 1,
+        "samplers": (Stage.TEMPERATURE, Stage.DRY),
+    },
+    "of a list": {
+        "repetition_penalty": 1.3,
+        "dry_multiplier": 0.8,
+        "dry_allowed_length": 1,
+        "samplers": (Stage.TEMPERATURE, Stage.TOP_P, Stage.PENALTIES, Stage.DRY),
+        "top_p": 0.9,
+    },
+    "at temperature 0": {"temperature": 0, "repetition_penalty": 1.3, "min_tokens": 11},
+}
+"""Parameters whose samplers read the output."""
+
+
+@pytest.mark.parametrize("name", READ_OUTPUT)
+@pytest.mark.parametrize("report", [{}, {"logprobs": 50, "post_sampling_probs": True}], ids=str)
+def test_a_token_that_only_the_device_knows_counts_as_if_the_host_knew_it(name, report):
+    """All tokens that it may be, beside rows whose host knows the token, without a wait."""
+    rng = np.random.default_rng(11)
+    params = SamplingParams(**{"seed": 3, "temperature": 0.7} | READ_OUTPUT[name] | report)
+    bad = ((7,), (3, 4), (3, 5), (9, 3, 4), (5, 5), (2, 60))
+    breakers = TokenSequences(((2,), (4, 1), (1, 4), (5,), (0, 3, 1)))
+    rules = TokenRules(end_tokens=(6,), bad_sequences=bad, breakers=breakers)
+    prompt, output = ([int(token) for token in rng.integers(0, 12, count)] for count in (90, 9))
+    prompt[0], output[-2:] = 20, [9, 0]
+    logits = rng.normal(16, 1, (8, 50)).astype(np.float32)  # of each, the report shows the last bit
+    given = torch.from_numpy(logits)
+    binding = Binding(1, params, prompt, output, rules)
+    for begin in (0, 4):
+        candidates = range(begin, begin + 4)
+        histories = [SlotHistory(replace(binding, slot=slot), params, 50) for slot in range(4)]
+        late = [row for one in histories for row in one.rows((), (), follows_unknown=True)]
+        for history, token in zip(histories, candidates, strict=True):
+            history.append(token)
+        known = [row for one in histories for row in one.rows((), ())]
+        of_slots = torch.tensor(candidates)
+        with torch.inference_mode():
+            expected = DevicePicks(given, known + known, LATEST).read()
+            with NoWaits():
+                mixed = DevicePicks(given, late + known, of_slots)
+                alone = DevicePicks(given[:4], late, of_slots)
+            assert repr(mixed.read()) == repr(expected)
+            assert repr(alone.read()) == repr(expected[:4])
 
 
 @pytest.mark.parametrize("base", [1.1, 1.75])

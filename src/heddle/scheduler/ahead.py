@@ -1,9 +1,9 @@
 """Steps that are planned before the tokens of the step in flight are known.
 
-Such a step continues sequences whose next token is sampled from logits and random numbers alone, so
-the device needs no host between the two steps. What the tokens decide comes later: whether a
-sequence has ended, and what its text says. The step of a sequence that has ended is wasted, and
-nothing of it is kept.
+Such a step continues sequences whose samplers do not need these tokens on the host, so the device
+needs no host between the two steps. What the tokens decide comes later: whether a sequence has
+ended, and what its text says. The step of a sequence that has ended is wasted, and nothing of it is
+kept.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def may_run_ahead(sequence: Sequence, chunk: Chunk) -> bool:
     params = sequence.params
     if isinstance(params, EmbeddingParams) or sequence.driven or chunk.score is not None:
         return False
-    reads_output = params.reads_output or sequence.rules.reads_output
-    return chunk.sample and not (chunk.guesses or reads_output)
+    needs_output = params.needs_known_output or sequence.rules.needs_known_output
+    return chunk.sample and not (chunk.guesses or needs_output)
 
 
 def chunk_ahead(sequence: Sequence, cache: CacheManager) -> Chunk | None:

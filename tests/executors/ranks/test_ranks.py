@@ -111,6 +111,7 @@ def test_wrong_guesses_change_no_rank(model: TinyModel, tmp_path: Path) -> None:
 def test_a_step_ahead_changes_no_bits_of_ranks(model: TinyModel, tmp_path: Path) -> None:
     """The other ranks get the tokens from rank 0's device."""
     drawn = replace(SHORT, temperature=0.8, seed=3)
+    drawn = replace(drawn, repetition_penalty=1.3, dry_multiplier=0.8, dry_allowed_length=1)
     for params in (SHORT, drawn):
         waiting = rig(model, tmp_path, 2, SAMPLING, slots=3, batch_tokens=33)
         waiting.executor.runs_ahead = False

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
 from heddle.executors.torch.staging import sent
+from heddle.step import UNKNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import torch
     from numpy.typing import NDArray
 
     from heddle.executors.torch.sampled_row import SampledRow
@@ -32,12 +33,18 @@ def rounded(params: SamplingParams, name: str) -> float:
 class Rows:
     """The parameters of the rows of a batch, as tensors (rows, 1)."""
 
-    def __init__(self, rows: Sequence[SampledRow], columns: int, device: torch.device) -> None:
+    def __init__(self, rows: Sequence[SampledRow], columns: int, latest: torch.Tensor) -> None:
+        """`columns` are those of the rows of logits. `latest` is as in `DevicePicks`."""
         self.rows = rows
-        self.columns = columns  # of the rows of logits
-        self.device = device
+        self.columns = columns
+        self.device = latest.device
+        self._latest = latest
         numbers = np.stack([np.append(row.numbers, row.uniform()) for row in rows])
-        self._numbers = sent(numbers, device)
+        self._numbers = sent(numbers, self.device)
+
+    def unknown_tokens(self) -> torch.Tensor | None:
+        """The tokens (rows,) that only the device knows; see `unknown_tokens`."""
+        return unknown_tokens(self.rows, self._latest)
 
     def number(self, name: str) -> torch.Tensor:
         """A number of the rows' parameters, rounded to float32, as float64."""
@@ -51,6 +58,18 @@ class Rows:
     def column(self, values: Sequence[float]) -> torch.Tensor:
         """Values (rows,) as a tensor (rows, 1) float64."""
         return sent(np.array(values, np.float64), self.device).unsqueeze(-1)
+
+
+def unknown_tokens(rows: Sequence[SampledRow], latest: torch.Tensor) -> torch.Tensor | None:
+    """The tokens (rows,) before those of the rows that the host does not know.
+
+    `UNKNOWN`: the host knows it. Returns None if it knows all. `latest` is as in `DevicePicks`.
+    """
+    slots = np.array([UNKNOWN if row.unknown_of is None else row.unknown_of for row in rows])
+    if (slots == UNKNOWN).all():
+        return None
+    places = sent(slots, latest.device)
+    return torch.where(places == UNKNOWN, UNKNOWN, latest[places.clamp(min=0)])
 
 
 def numbers_of(params: SamplingParams) -> NDArray[np.float64]:

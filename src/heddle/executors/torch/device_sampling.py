@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from heddle.executors.torch.batch_rows import Rows
+from heddle.executors.torch.batch_rows import Rows, unknown_tokens
 from heddle.executors.torch.candidates import Candidates, in_range
 from heddle.executors.torch.chain import apply
 from heddle.executors.torch.reports import (
@@ -62,11 +62,16 @@ class DevicePicks:
         tokens: (rows,) int64 on the device; any known token where none could be chosen.
     """
 
-    def __init__(self, logits: torch.Tensor, rows: Sequence[SampledRow]) -> None:
-        """Ask for a token for each row of logits (rows, vocabulary) float32."""
+    def __init__(
+        self, logits: torch.Tensor, rows: Sequence[SampledRow], latest: torch.Tensor
+    ) -> None:
+        """Ask for a token for each row of logits (rows, vocabulary) float32.
+
+        `latest` (slots,) int64 has the token that each slot sampled last.
+        """
         most = _rows_of_batch(logits.shape[-1])
         self._batches = [
-            _Batch(logits[begin : begin + most], rows[begin : begin + most])
+            _Batch(logits[begin : begin + most], rows[begin : begin + most], latest)
             for begin in range(0, len(rows), most)
         ]
         self.tokens = torch.cat([batch.tokens for batch in self._batches])
@@ -94,11 +99,14 @@ def _rows_of_batch(vocabulary: int) -> int:
 class _Batch:
     """A batch of rows, and the results on the device."""
 
-    def __init__(self, logits: torch.Tensor, rows: Sequence[SampledRow]) -> None:
+    def __init__(
+        self, logits: torch.Tensor, rows: Sequence[SampledRow], latest: torch.Tensor
+    ) -> None:
         self._rows = rows
         self._device = logits.device
+        self._latest = latest
         self._raw = padded(logits)
-        self._edited = _allow(_bias(self._raw, rows), rows)
+        self._edited = _forbid_late(_allow(_bias(self._raw, rows), rows), rows, latest)
         finite = logits.isfinite().all(-1)
         left = (self._edited > -torch.inf).any(-1)
         failures = torch.where(finite, torch.where(left, 0, _NOTHING_LEFT), _NOT_FINITE)
@@ -133,7 +141,7 @@ class _Batch:
     ) -> None:
         """Run a chain for the rows at some places."""
         at = sent(np.array(places), self._device)
-        rows = Rows([self._rows[place] for place in places], self._raw.shape[-1], self._device)
+        rows = Rows([self._rows[place] for place in places], self._raw.shape[-1], self._latest)
         candidates = Candidates(self._edited[at])
         for stage in chain:
             candidates = apply(stage, candidates, rows)
@@ -186,6 +194,24 @@ def _allow(logits: torch.Tensor, rows: Sequence[SampledRow]) -> torch.Tensor:
     flags = (masks.unsqueeze(-1) >> shifts & 1).flatten(1).bool()
     at = sent(np.array(masked), logits.device)
     return logits.index_put((at,), torch.where(flags, logits[at], -torch.inf))
+
+
+def _forbid_late(
+    logits: torch.Tensor, rows: Sequence[SampledRow], latest: torch.Tensor
+) -> torch.Tensor:
+    """Logits of minus infinity where an unknown token before forbids the token."""
+    numbers = np.repeat(np.arange(len(rows)), [row.late_bans.shape[-1] for row in rows])
+    unknown = unknown_tokens(rows, latest) if len(numbers) else None
+    if unknown is None:
+        return logits
+    tokens, after = np.concatenate([row.late_bans for row in rows], -1)
+    cells, places = np.unique(numbers * logits.shape[-1] + tokens, return_inverse=True)
+    row, token = sent(np.stack(np.divmod(cells, logits.shape[-1])), logits.device)
+    number, condition, place = sent(np.stack([numbers, after, places]), logits.device)
+    holds = (condition == unknown[number]).long()
+    is_banned = holds.new_zeros(len(cells)).index_add(0, place, holds) > 0
+    values = torch.where(is_banned, -torch.inf, logits[row, token])
+    return logits.index_put((row, token), values)
 
 
 def _pick_of(row: SampledRow, values: Sequence[float]) -> Pick:

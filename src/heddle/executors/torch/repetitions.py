@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from heddle.executors.torch.batch_rows import rounded
+from heddle.step import UNKNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from heddle.executors.torch.sampled_row import Biases
+    from heddle.executors.torch.sampled_row import Ints, LateBiases
     from heddle.sampling_params import SamplingParams
     from heddle.step import TokenSequences
 
@@ -64,28 +65,67 @@ class Repetitions:
         before, lengths, breaker = self.state
         grown = np.append(before, token)
         continued = np.where(before == token, np.append(0, lengths)[: len(before)] + 1, 0)
-        latest = self._breakers.latest(grown, max(0, len(grown) - self._breakers.longest))
+        latest = self._breakers.latest_at_end(grown)
         self.state = RepetitionState(grown, continued.astype(np.int32), latest or breaker)
 
-    def penalties(self) -> Biases:
+    def penalties(self) -> LateBiases:
         """The tokens that DRY penalises, each once, and what to subtract from their logits."""
-        params, (tokens, lengths, breaker) = self._params, self.state
-        count, last = len(tokens), params.dry_penalty_last_n
-        begin = 0 if last < 0 else max(0, count - last)
-        limit = count - begin if breaker is None or breaker[0] < begin else count - breaker[1]
-        inside = np.minimum(lengths[begin:], np.arange(1, count - begin))
-        found = np.minimum(inside, limit)
-        places = np.flatnonzero(found >= params.dry_allowed_length)
-        places = places[np.argsort(found[places], kind="stable")]  # the longest last
-        longest = dict(
-            zip(tokens[begin + 1 + places].tolist(), found[places].tolist(), strict=True)
-        )
-        kept = [token for token in longest if token not in self._breakers.alone]
-        excess = [longest[token] - params.dry_allowed_length for token in kept]
+        tokens, lengths, breaker = self.state
+        begin = self._begin(len(tokens))
+        inside = np.minimum(lengths[begin:], np.arange(1, len(tokens) - begin))
+        found = np.minimum(inside, self._limit(len(tokens), breaker))
+        return self._penalties(np.full(len(found), UNKNOWN), tokens[begin + 1 :], found)
+
+    def penalties_after_unknown(self) -> LateBiases:
+        """The same after one more token, for each token that it may be and that changes something.
+
+        It changes something if it stands in the sequence: then it continues what ended before.
+        """
+        tokens, lengths, _ = self.state
+        count = len(tokens) + 1
+        begin = self._begin(count)
+        inside = np.minimum(np.append(0, lengths)[begin:count] + 1, np.arange(1, count - begin))
+        places = np.flatnonzero(inside >= self._params.dry_allowed_length)
+        after = tokens[begin:][places]
+        # The last token follows itself, if the unknown token is the same.
+        next_tokens = np.append(tokens, tokens[-1:])[begin + 1 :][places]
+        possible, which = np.unique(after, return_inverse=True)
+        limits = np.array([self._limit_after(token) for token in possible.tolist()], np.int64)
+        return self._penalties(after, next_tokens, np.minimum(inside[places], limits[which]))
+
+    def _begin(self, count: int) -> int:
+        """The first of `count` tokens that DRY searches."""
+        last = self._params.dry_penalty_last_n
+        return 0 if last < 0 else max(0, count - last)
+
+    def _limit(self, count: int, breaker: tuple[int, int] | None) -> int:
+        """The longest repetition at the end of `count` tokens that contains no breaker."""
+        begin = self._begin(count)
+        return count - begin if breaker is None or breaker[0] < begin else count - breaker[1]
+
+    def _limit_after(self, token: int) -> int:
+        """The longest repetition that `token` may end."""
+        if token in self._breakers.alone:
+            return 0
+        breaker = self.state.breaker
+        if token in self._breakers.ends:
+            grown = np.append(self.state.tokens, token)
+            breaker = self._breakers.latest_at_end(grown) or breaker
+        return self._limit(len(self.state.tokens) + 1, breaker)
+
+    def _penalties(self, after: Ints, tokens: Ints, lengths: Lengths) -> LateBiases:
+        """Penalties of the longest repetition for each pair of `after` and a token."""
+        params, alone = self._params, self._breakers.alone
+        order = np.lexsort((lengths, tokens, after))
+        order = order[lengths[order] >= params.dry_allowed_length]
+        pairs = np.stack([after, tokens])[:, order]
+        is_longest = np.append((pairs[:, 1:] != pairs[:, :-1]).any(0), [True])[: len(order)]
+        kept = [place for place in order[is_longest].tolist() if int(tokens[place]) not in alone]
         with np.errstate(over="ignore"):
-            powers = _powers(np.float32(rounded(params, "dry_base")), excess)
+            base = np.float32(rounded(params, "dry_base"))
+            powers = _powers(base, (lengths[kept] - params.dry_allowed_length).tolist())
             penalty = np.float32(rounded(params, "dry_multiplier")) * powers
-        return np.array(kept, np.int64), np.minimum(penalty, np.float32(_MOST_DRY))
+        return tokens[kept], np.minimum(penalty, np.float32(_MOST_DRY)), after[kept]
 
 
 class _Breakers:
@@ -93,12 +133,13 @@ class _Breakers:
 
     Attributes:
         alone: breakers of one token.
-        longest: tokens of the longest breaker.
+        ends: the last tokens of all breakers.
     """
 
     def __init__(self, sequences: Sequence[tuple[int, ...]]) -> None:
         self.alone = {sequence[0] for sequence in sequences if len(sequence) == 1}
-        self.longest = max(map(len, sequences), default=0)
+        self.ends = {sequence[-1] for sequence in sequences}
+        self._longest = max(map(len, sequences), default=0)
         self._tails: defaultdict[int, list[tuple[int, ...]]] = defaultdict(list)
         for sequence in sorted(sequences, key=len, reverse=True):
             self._tails[sequence[0]].append(sequence[1:])
@@ -117,6 +158,10 @@ class _Breakers:
                 if tuple(tokens[begin + 1 : end].tolist()) == tail:
                     return begin, end
         return None
+
+    def latest_at_end(self, tokens: NDArray[np.int64]) -> tuple[int, int] | None:
+        """The same among the breakers that the last token may end."""
+        return self.latest(tokens, max(0, len(tokens) - self._longest))
 
 
 @lru_cache(maxsize=8)

@@ -90,7 +90,8 @@ class _DeviceSampler(_Masks):
 
     def rows(self, chunk: Chunk) -> list[SampledRow]:
         """The inputs of the chain for the token after the known tokens, and after each guess."""
-        rows = self._history.rows(chunk.tokens[chunk.known :], self.masks, self._unknown)
+        guesses = chunk.tokens[chunk.known :]
+        rows = self._history.rows(guesses, self.masks, follows_unknown=self._unknown > 0)
         self._unknown += 1
         return rows
 
@@ -174,7 +175,7 @@ class Samplers:
                 last[slot] = len(rows) - 1
         if not rows:
             return StartedPicks(chunks, problems, None, ranges, logits)
-        picks = DevicePicks(logits.of(numbers), rows)
+        picks = DevicePicks(logits.of(numbers), rows, self.latest)
         pairs = sent(np.array([*last.items()], np.int64), self.latest.device)
         self.latest[pairs[:, 0]] = picks.tokens[pairs[:, 1]]
         return StartedPicks(chunks, problems, picks, ranges, logits)

@@ -1,6 +1,7 @@
 """What the chain on the device needs of a slot's sequence: its tokens, their counts, its bans.
 
-All of it follows from the binding and the tokens since, so the device keeps no state of a sequence.
+All of it follows from the binding and the tokens since. The device keeps no state of a sequence but
+its latest token, which the host may not know yet (`SampledRow`).
 """
 
 from __future__ import annotations
@@ -21,18 +22,20 @@ from heddle.sampling_params import Stage
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from heddle.executors.torch.sampled_row import Bits
+    from heddle.executors.torch.sampled_row import Bits, Ints
     from heddle.sampling_params import SamplingParams
     from heddle.step import Binding
 
 
-_NO_BIAS = np.empty(0, np.int64), np.empty(0, np.float32)
+_NO_TOKENS = np.empty(0, np.int64)
+_NO_REPEATS = _NO_TOKENS, np.empty(0, np.float32), _NO_TOKENS
 
 
 class SlotHistory:
     """The history of a slot's sequence."""
 
     def __init__(self, binding: Binding, params: SamplingParams, vocabulary: int) -> None:
+        self._slot = binding.slot
         self._params = params
         self._chain = chain_of(params)
         self._numbers = numbers_of(params)
@@ -58,20 +61,24 @@ class SlotHistory:
         self._engram = None if engram is None else EngramHistory(engram, self._tokens)
 
     def rows(
-        self, guesses: Sequence[int], masks: Sequence[bytes], unknown: int = 0
+        self, guesses: Sequence[int], masks: Sequence[bytes], *, follows_unknown: bool = False
     ) -> list[SampledRow]:
         """Inputs for the next token, and for those after each guess.
 
-        Before it come `unknown` tokens that the history does not have yet. No sampler reads them.
-        There are no more rows than masks; without masks, all tokens are allowed in all rows.
+        If it `follows_unknown`, the history does not have the token before yet; then there are no
+        guesses, masks and engrams. There are no more rows than masks; without masks, all tokens are
+        allowed in all rows.
         """
+        if follows_unknown:
+            assert not (guesses or masks or self._engram), "they need the token on the host"
+            return [self._row_after_unknown()]
         wanted = 1 + len(guesses) if not masks else min(len(masks), 1 + len(guesses))
         before = None if self._repetitions is None else self._repetitions.state
         rows = []
         for i in range(wanted):
             if i:
                 self.append(guesses[i - 1])
-            rows.append(self._row(masks[i] if masks else b"", unknown))
+            rows.append(self._row(masks[i] if masks else b""))
         for _ in range(wanted - 1):
             self._take_back()
         if self._repetitions is not None and before is not None:
@@ -95,21 +102,49 @@ class SlotHistory:
             self._engram.take_back()
         self._tokens.pop()
 
-    def _row(self, mask: bytes, unknown: int) -> SampledRow:
-        index = len(self._tokens) - self._prompt_tokens + unknown
-        counts = np.empty((3, 0), np.int64) if self._counts is None else self._counts.table()
-        allowed, biases = self._allowed(index, mask), [self._bias]
+    @property
+    def _index(self) -> int:
+        """The number of output tokens."""
+        return len(self._tokens) - self._prompt_tokens
+
+    def _row(self, mask: bytes) -> SampledRow:
+        biases = [self._bias]
         if self._engram is not None:
             tokens, values = self._engram.biases(self._tokens)
             known = tokens < self._vocabulary
             biases.append((tokens[known], values[known]))
-        repeats = _NO_BIAS if self._repetitions is None else self._repetitions.penalties()
         return SampledRow(
-            self._params, self._chain, self._numbers, index, allowed, biases, counts, repeats
+            self._params,
+            self._chain,
+            self._numbers,
+            self._index,
+            None,
+            self._allowed(self._index, mask, self._completed()),
+            _NO_TOKENS.reshape(2, 0),
+            biases,
+            _NO_TOKENS.reshape(3, 0) if self._counts is None else self._counts.table(),
+            _NO_REPEATS if self._repetitions is None else self._repetitions.penalties(),
         )
 
-    def _allowed(self, index: int, mask: bytes) -> Bits | None:
-        completed = [bad[-1] for bad in self._bad_sequences if self._ends_with(bad[:-1], index)]
+    def _row_after_unknown(self) -> SampledRow:
+        """The inputs if the device knows one token more."""
+        index, counts, repeats = self._index + 1, self._counts, self._repetitions
+        always = [bad[0] for bad in self._bad_sequences if len(bad) == 1]
+        return SampledRow(
+            self._params,
+            self._chain,
+            self._numbers,
+            index,
+            self._slot,
+            self._allowed(index, b"", always),
+            self._late_bans(),
+            [self._bias],
+            _NO_TOKENS.reshape(3, 0) if counts is None else counts.table_with_unknown(self._tokens),
+            _NO_REPEATS if repeats is None else repeats.penalties_after_unknown(),
+        )
+
+    def _allowed(self, index: int, mask: bytes, completed: Sequence[int]) -> Bits | None:
+        """The tokens that may have place `index` of the output, without `completed` ones."""
         bans = [self._banned, self._bits(completed)]
         if index < self._params.min_tokens:
             bans.append(self._ends)
@@ -126,10 +161,23 @@ class SlotHistory:
             allowed &= ~ban
         return allowed
 
-    def _ends_with(self, tokens: Sequence[int], index: int) -> bool:
-        """Whether the output, of `index` tokens, ends with `tokens`."""
+    def _completed(self) -> list[int]:
+        """The tokens that would complete a bad sequence."""
+        return [bad[-1] for bad in self._bad_sequences if self._ends_with(bad[:-1])]
+
+    def _late_bans(self) -> Ints:
+        """See `SampledRow.late_bans`."""
+        bans = [
+            (bad[-1], bad[-2])
+            for bad in self._bad_sequences
+            if len(bad) > 1 and bad[-1] < self._vocabulary and self._ends_with(bad[:-2])
+        ]
+        return np.array(bans, np.int64).reshape(-1, 2).T
+
+    def _ends_with(self, tokens: Sequence[int]) -> bool:
+        """Whether the output ends with `tokens`."""
         count = len(tokens)
-        return count <= index and (not count or self._tokens[-count:] == [*tokens])
+        return count <= self._index and (not count or self._tokens[-count:] == [*tokens])
 
     @property
     def _bytes(self) -> int:

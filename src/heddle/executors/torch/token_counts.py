@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from heddle.step import UNKNOWN
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -35,6 +37,14 @@ class TokenCounts:
     def table(self) -> Ints:
         """Tokens, occurrences in the output, and in the window (3, n). A copy."""
         return self._table[:3, : self._size].copy()
+
+    def table_with_unknown(self, tokens: Sequence[int]) -> Ints:
+        """The table after one more token of the output than `tokens`: `UNKNOWN` (3, n + 1)."""
+        window = self._window
+        table = np.append(self.table(), [[UNKNOWN], [1], [int(window != 0)]], -1)
+        if window and len(tokens) >= window:
+            table[2, self._places[tokens[-window]]] -= 1
+        return table
 
     def append(self, tokens: Sequence[int]) -> None:
         """Count the last of `tokens`, a token of the output."""
