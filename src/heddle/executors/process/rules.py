@@ -27,7 +27,7 @@ class GrammarElsewhere:
 
     def begin(self) -> GrammarState:
         """Never called: see `heddle.executors.process.masks.GivenMasks`."""
-        raise NotImplementedError("the engine's process makes the masks")
+        raise AssertionError("the engine's process makes the masks")
 
 
 class UnreadableTable:
@@ -41,7 +41,7 @@ class UnreadableTable:
 
     def predict(self, tokens: Sequence[int]) -> NoReturn:
         """Never called: samplers refuse the table."""
-        raise NotImplementedError(self._problem)
+        raise AssertionError(self._problem)
 
 
 class _Shared(NamedTuple):
