@@ -75,12 +75,13 @@ def test_a_long_text_is_computed_in_chunks(checkpoint: GGUFCheckpoint) -> None:
 @every_model
 def test_the_executor_agrees_with_the_reference_in_any_chunks(checkpoint: GGUFCheckpoint) -> None:
     """The weights are floats, and both keep keys and values in f16. The remaining difference is
-    a few keys and values that round the other way."""
+    a few keys and values that round the other way. Which ones depends on the processor, which
+    chooses the reference's BLAS: with five of its kernels, the largest difference was 0.0031."""
     tokens = TOKENS * 4
     executor = load(checkpoint, EngineConfig(slots=1, threads=2, context=len(tokens)))
     one_by_one = last_logits(executor, tokens, range(1, len(tokens) + 1))
     expected = ReferenceModel(checkpoint).logits(tokens, "f16")
-    np.testing.assert_allclose(one_by_one, expected, atol=3e-3)
+    np.testing.assert_allclose(one_by_one, expected, atol=6e-3)
     ends = [5, 6, 35, 36, len(tokens)]
     in_chunks = last_logits(executor, tokens, ends)
     assert np.array_equal(in_chunks, one_by_one[[end - 1 for end in ends]])

@@ -190,11 +190,11 @@ def test_a_process_that_dies_while_idle_poisons_the_model_at_once(load, processe
 
 
 def test_a_silent_process_fails_the_step(load, processes) -> None:
-    engine = load(rank_timeout=2)
+    engine = load(rank_timeout=4)
     running = engine.stream([1, 2, 3], LONG)
     next(running)
     os.kill(processes[0].pid, signal.SIGSTOP)
-    with pytest.raises(EngineFailedError, match="has been silent for more than 2 s"):
+    with pytest.raises(EngineFailedError, match="has been silent for more than 4 s"):
         list(running)
     engine.close()
 

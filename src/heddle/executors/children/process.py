@@ -34,6 +34,10 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+START_SECONDS = 60.0
+"""How long a child may be silent at least before its first message: a busy machine takes seconds to
+start Python and to import."""
+
 GOODBYE_SECONDS = 5.0
 """How long a closed child may take to end before it is killed."""
 
@@ -57,7 +61,7 @@ class ChildProcess:
         Args:
             name: names the child in errors.
             module: its program.
-            seconds: how long it may be silent.
+            seconds: how long it may be silent after its first message.
             hear: takes its messages, except those about its life.
             failed: takes the reason if it ends before `close` or `kill`. It is called once.
 
@@ -211,15 +215,17 @@ class ChildProcess:
 
     def _listen(self) -> None:
         """Receive messages until the child has ended."""
+        most = max(self._seconds, START_SECONDS)
         while True:
             try:
-                kind, content = self._channel.receive(self._seconds)
+                kind, content = self._channel.receive(most)
             except ChannelSilentError:
-                self.fail(f"{self._who} has been silent for more than {self._seconds:g} s")
+                self.fail(f"{self._who} has been silent for more than {most:g} s")
                 return
             except ChannelClosedError:
                 self._lost()
                 return
+            most = self._seconds
             if kind == Life.HELLO:
                 self._hello.put((kind, content))
             elif kind == Life.FAILED:
