@@ -145,13 +145,13 @@ class Beside(Alone):
 def test_all_ranks_end_a_warm_up_if_one_fails(part: str) -> None:
     """In a recording, a rank exchanges nothing but whether it failed."""
 
-    def expected(rows: int) -> Any:
+    def expected(tokens: int, rows: int) -> Any:
         return iter([((rows, 3), torch.float32)])
 
     def error_of(collective: Alone, work: Any) -> str:
         together = Together(collective, recorded, torch.device("cpu"), expected, used.append)
         with pytest.raises(RuntimeError) as error:
-            getattr(together, part)(2, work)
+            getattr(together, part)(2, 2, work)
         return str(error.value)
 
     def refuse() -> None:

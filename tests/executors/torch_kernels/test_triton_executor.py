@@ -89,7 +89,7 @@ def test_programs_of_several_tiles_change_no_bits_of_experts(
     monkeypatch.setattr(program, "operations", lambda device: TritonOps)
     executor = loader(CONFIG.device)(qwen3_moe.MODELS[0].checkpoint(tmp_path), replace(CONFIG))
     alone = scores(executor, TOKENS, [])
-    monkeypatch.setattr(matmul, "_width", lambda *sizes: 4)
+    monkeypatch.setattr(matmul, "tiles_of_program", lambda *sizes: 4)
     empty = torch.empty
     monkeypatch.setattr(torch, "empty", lambda *sizes, **more: empty(*sizes, **more).fill_(inf))
     assert scores(executor, TOKENS, [5], [9] * 32) == alone

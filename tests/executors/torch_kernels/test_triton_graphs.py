@@ -20,7 +20,8 @@ from models import rig
 from models.tiny import deepseek_v2, gemma2, gemma3, gpt_oss, llama, qwen3_5, qwen3_moe
 from steps import execute
 
-from heddle.executors.torch import graphs, load, program  # isort: skip
+from heddle.executors.torch import attention, graphs, load, program, triton_ops, weights  # isort: skip
+from heddle.executors.torch.kernels import matmul  # isort: skip
 from heddle.executors.torch.layout import (  # isort: skip
     SPLIT,
     Layout,
@@ -28,18 +29,21 @@ from heddle.executors.torch.layout import (  # isort: skip
     Spare,
 )
 from heddle.executors.torch.ops import TorchOps  # isort: skip
+from heddle.executors.torch.tiles import TILE, padded  # isort: skip
 from heddle.executors.torch.triton_ops import TritonOps  # isort: skip
 
 if DEVICE.type == "cpu":
     from emulated_capture import EmulatedCapture, RecordingError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from heddle.executors.torch.executor import TorchExecutor
     from models.tiny.base import TinyModel
 
 SLOTS = 4
+STEP_SIZES = graphs.step_sizes  # the fixture replaces it
 CONFIG = EngineConfig(
     slots=SLOTS,
     threads=1,
@@ -64,8 +68,9 @@ def new_capture() -> Any:
 
 @pytest.fixture(autouse=True)
 def kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Triton kernels on every device, and one bucket of 16 tokens."""
+    """Triton kernels on every device, and one bucket of 16 tokens. No others are compiled."""
     monkeypatch.setattr(program, "operations", lambda device: TritonOps)
+    monkeypatch.setattr(graphs, "step_sizes", lambda batch_tokens: [])
     monkeypatch.setattr(load, "most_rows", lambda slots: 16)
 
 
@@ -192,6 +197,50 @@ def test_buckets_hold_every_step_and_are_few() -> None:
     assert {size.splits for size in found} == {4, 16, 64, 157}
     assert found[0] == (208, 157), "the largest comes first"
     assert graphs.buckets(1, 10) == [(16, 1)]
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 16, 17, 100, 512, 1000, 8192])
+def test_the_warm_up_compiles_all_matmuls_of_steps(batch_tokens: int) -> None:
+    """Matrices of any number of rows."""
+    sizes = STEP_SIZES(batch_tokens)
+    assert sizes[-1] == padded(batch_tokens)
+    for row_blocks in (*range(1, 600), 2374):
+
+        def widths(numbers: Iterable[int], row_blocks: int = row_blocks) -> set[int]:
+            return {matmul.tiles_of_program(tiles, tiles, row_blocks) for tiles in numbers}
+
+        assert widths(size // TILE for size in sizes) == widths(range(1, sizes[-1] // TILE + 1))
+
+
+def test_the_warm_up_computes_steps_with_prompts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graphs, "step_sizes", lambda batch_tokens: [16, batch_tokens])
+    computed, operand = set(), triton_ops.operand
+    monkeypatch.setattr(
+        triton_ops, "operand", lambda x, kind: (computed.add(len(x)), operand(x, kind))[1]
+    )
+    config = replace(CONFIG, batch_tokens=48)
+    executor: Any = load.load(llama.MODELS[0].checkpoint(tmp_path), config, capture=new_capture())
+    parts: list[int] = []
+    executor.warm_up(parts.append)
+    assert computed == {16, 48}
+    assert parts == [1, 2, 3]
+    assert executor.warm_ups == 3
+
+
+def test_the_load_checks_no_matmul_of_torch_that_nothing_uses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A library that favours a column would be no reason to refuse a GPU."""
+
+    def refuse(left: Any, columns: int) -> None:
+        raise AssertionError("a matmul of torch is checked")
+
+    for module in (attention, weights):
+        monkeypatch.setattr(module, "check_columns", refuse)
+    monkeypatch.setattr(load, "operations", lambda device: TritonOps)
+    load.load(llama.MODELS[0].checkpoint(tmp_path), CONFIG)
 
 
 def test_steps_that_read_more_than_samples_have_no_graph(tmp_path: Path) -> None:

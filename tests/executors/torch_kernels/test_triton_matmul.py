@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from math import nan
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from triton_device import DEVICE, run_without_interpreter, torch
+from triton_device import DEVICE, torch
 
 from heddle.weights.tensor_types import TensorType, dequantize
 from tensor_blocks import extreme_block, random_matrix
@@ -19,8 +18,6 @@ from heddle.executors.torch.kernels.codes import CODES  # isort: skip
 from heddle.executors.torch.tiles import TILE  # isort: skip
 from heddle.executors.torch.weights import Matrix  # isort: skip
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
 KINDS = sorted((*FLOATS, *CODES))
 
@@ -102,7 +99,7 @@ def test_a_program_of_several_tiles_changes_no_bits(
     found = []
     for programs in (1 << 30, 1):
         monkeypatch.setattr(matmul, "_PROGRAMS", programs)
-        widths.append(matmul._width(tiles, tiles, 2))
+        widths.append(matmul.tiles_of_program(tiles, tiles, 2))
         found.append(multiply(x, matrix))
     assert widths == [1, {2: 2, 3: 4, 9: 4}[tiles]]
     assert torch.equal(*found)
@@ -139,7 +136,7 @@ def test_tiles_multiply_their_tokens_by_their_matrices(
     empty = torch.empty
     monkeypatch.setattr(torch, "empty", lambda *sizes, **more: empty(*sizes, **more).fill_(nan))
     for each in (1, 2, 3):
-        programs.append(matmul._width(len(tiles.matrices), each, 1))
+        programs.append(matmul.tiles_of_program(len(tiles.matrices), each, 1))
         found = multiply(
             operand(x, kind), stack, tiles=tiles._replace(each=each), rows=rows, y_rows=len(x)
         )
@@ -217,7 +214,3 @@ def test_a_number_of_fp8_that_is_nan_stays_in_its_row() -> None:
     found = multiply(operand(tokens_of(TILE, 64), TensorType.F8_E4M3), matrix)
     assert found[:, [3, 6]].isnan().all()
     assert found[:, [0, 1, 2, 4, 5, 7, 8]].isfinite().all()
-
-
-def test_the_kernel_compiles_for_a_gpu(tmp_path: Path) -> None:
-    run_without_interpreter("compile_matmuls.py", tmp_path)

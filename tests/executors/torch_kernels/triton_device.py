@@ -64,15 +64,15 @@ def _overflow_without_warnings() -> None:
     interpreter.GridExecutor.__call__ = quiet
 
 
-def run_without_interpreter(program: str, cache: Path) -> None:
-    """Run a program of this folder, which compiles kernels. It needs no GPU."""
+def run_without_interpreter(program: str, cache: Path, *arguments: str) -> str:
+    """Run a program of this folder, which compiles kernels. It needs no GPU. Returns its output."""
     found = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
     environment = found | {"TRITON_CACHE_DIR": str(cache)}
     path = Path(__file__).parent / program
-    done = subprocess.run(
-        [sys.executable, path], env=environment, capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, path, *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 if DEVICE.type == "cpu":

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
-from heddle.errors import EngineFailedError, StepAbandonedError, StepMemoryError
+from heddle.errors import EngineFailedError, HeddleError, StepAbandonedError, StepMemoryError
 from heddle.executors.ranks.messages import Kind
 from heddle.step import Executor, WarmingExecutor
 
@@ -88,7 +88,7 @@ class RankedExecutor:
         self._group.begin_warm_up()
         try:
             self._leader.warm_up(done)
-        except RuntimeError as error:
+        except (RuntimeError, HeddleError) as error:
             problem = self._group.problem(wait=_REASON_SECONDS)
             raise EngineFailedError(problem or f"the warm-up failed: {error}") from error
         self._group.wait_warm()

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from heddle.executors.torch.cache import Vectors
     from heddle.executors.torch.layout import Layout, Masks
 
-ATTENTION_SCRATCH = 64 << 20
-"""Most bytes of results of splits that the kernels keep. More tiles take several rounds."""
+ATTENTION_SCRATCH = 192 << 20
+"""Most bytes of results of splits that the kernels keep, unless a tile needs more. More tiles take
+several rounds. It holds 64 tokens with 40,000 positions and 32 heads of 128."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from importlib.metadata import version
+from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -72,7 +72,7 @@ def device_digest(device: torch.device) -> str:
     """
     digest = hashlib.sha256(device_name(device).encode())
     if device.type != "cpu":
-        digest.update(version("triton").encode())
+        digest.update(import_module("triton").__version__.encode())
         digest.update(os.environ.get("TRITON_DEFAULT_FP_FUSION", "").encode())
     for rows, inner in ((64, 64), (250, 1000), (4096, 576)):
         left = torch.arange(rows * inner, device=device).reshape(rows, inner) % 251 * 0.37

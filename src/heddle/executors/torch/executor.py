@@ -157,7 +157,7 @@ class TorchExecutor:
         return self._program.warm_ups
 
     def warm_up(self, done: Callable[[int], None]) -> None:
-        with torch.inference_mode():
+        with self._computing():
             self._program.warm_up(done)
 
     def measure_limits(self) -> Limits:

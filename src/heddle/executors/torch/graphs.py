@@ -8,6 +8,7 @@ and writes to memory that no sequence owns. The bits are those of the same step 
 from __future__ import annotations
 
 import logging
+from itertools import count
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
@@ -49,12 +50,23 @@ def buckets(most_tokens: int, context: int) -> list[Bucket]:
         size += max(TILE, 1 << size.bit_length() - 2)
     tokens.append(padded(most_tokens))
     most = -(-context // SPLIT)
-    splits, count = [], _FIRST_SPLITS
-    while count < most:
-        splits.append(count)
-        count *= _GROWTH
+    splits, number = [], _FIRST_SPLITS
+    while number < most:
+        splits.append(number)
+        number *= _GROWTH
     splits.append(most)
-    return [Bucket(size, count) for count in reversed(splits) for size in reversed(tokens)]
+    return [Bucket(size, number) for number in reversed(splits) for size in reversed(tokens)]
+
+
+def step_sizes(batch_tokens: int) -> list[int]:
+    """Numbers of tokens whose steps launch all variants of kernels that steps may launch.
+
+    Only matmuls have variants, by the tiles of a program; see `kernels.matmul.tiles_of_program`.
+    """
+    most, sizes = padded(batch_tokens), [TILE]
+    while 2 * sizes[-1] < most:
+        sizes.append(2 * sizes[-1])
+    return sizes if most == TILE else [*sizes, most]
 
 
 class Capture(Protocol):
@@ -109,7 +121,7 @@ def capture_of(device: torch.device, config: EngineConfig) -> Capture | None:
 
 
 class Graph:
-    """The recorded step of a bucket, and the tensors that it reads and writes."""
+    """The step of a bucket, to be recorded, and the tensors that it reads and writes."""
 
     def __init__(self, bucket: Bucket, spare: Spare, logits: torch.Tensor) -> None:
         """`logits` (tokens, vocabulary) gets those of all tokens."""
@@ -182,17 +194,21 @@ class Graphs:
         device: torch.device,
         capture: Capture | None,
         all_buckets: Sequence[Bucket],
+        batch_tokens: int,
         together: Together | Alone,
     ) -> None:
-        """`compute` writes the logits of a layout's tokens to a tensor (tokens, vocabulary).
+        """`compute` writes the logits of a layout's first tokens to a tensor (rows, vocabulary).
 
-        Without `capture`, the warm-up only compiles kernels. All ranks do it `together`.
+        Without `capture`, the warm-up only compiles kernels, those of steps of up to
+        `batch_tokens`. All ranks do it `together`.
         """
         self._compute = compute
         self._together = together
         self._spare = spare
         self._capture = capture
-        self._buckets = all_buckets
+        self._buckets = all_buckets if capture else ()
+        self._sizes = step_sizes(batch_tokens)
+        self._splits = min(bucket.splits for bucket in all_buckets)
         self._most = max(bucket.tokens for bucket in all_buckets)
         self._shape = self._most, vocabulary
         self._device = device
@@ -201,7 +217,7 @@ class Graphs:
     @property
     def warm_ups(self) -> int:
         """How many parts the warm-up has."""
-        return len(self._buckets) if self._capture else 1
+        return len(self._sizes) + len(self._buckets)
 
     def warm_up(self, done: Callable[[int], None]) -> None:
         """Compile kernels and record all graphs. `done` gets the number of parts so far.
@@ -209,17 +225,17 @@ class Graphs:
         Without the memory for graphs, or where the device refuses to record, there are none.
         """
         logits = torch.empty(self._shape, device=self._device)
+        parts = count(1)
+        for tokens in self._sizes:  # else the first prompt would wait for a compiler
+            self._compute_empty(tokens, logits[:TILE])
+            done(next(parts))
         try:
-            for count, bucket in enumerate(self._buckets if self._capture else (), 1):
+            for bucket in self._buckets:
                 self._graphs[bucket] = self._recorded(bucket, logits)
-                done(count)
+                done(next(parts))
         except RuntimeError as error:
             self._graphs.clear()
             _log.warning("decode steps run without CUDA graphs: recording failed: %s", error)
-        if not self._graphs:  # a recording compiles kernels, too
-            smallest = Graph(min(self._buckets), self._spare, logits[:TILE])
-            self._together.compute(TILE, lambda: self._compute(smallest.layout, smallest.logits))
-            done(1)
 
     def of(self, plan: StepPlan) -> Graph | None:
         """The graph that computes a plan, if there is one."""
@@ -238,12 +254,17 @@ class Graphs:
         ]
         return self._graphs[min(holding)]
 
+    def _compute_empty(self, tokens: int, logits: torch.Tensor) -> None:
+        """Compute a step of so many tokens, all of them padding."""
+        layout = Graph(Bucket(tokens, self._splits), self._spare, logits).layout
+        self._together.compute(tokens, len(logits), lambda: self._compute(layout, logits))
+
     def _recorded(self, bucket: Bucket, logits: torch.Tensor) -> Graph:
         assert self._capture is not None, "it makes the recordings"
         capture, rows = self._capture, bucket.tokens
         graph = Graph(bucket, self._spare, logits[:rows])
         self._together.prepare(
-            rows, lambda: capture.prepare(lambda: self._compute(graph.layout, graph.logits))
+            rows, rows, lambda: capture.prepare(lambda: self._compute(graph.layout, graph.logits))
         )
-        self._together.record(rows, lambda: graph.record(capture, self._compute))
+        self._together.record(rows, rows, lambda: graph.record(capture, self._compute))
         return graph

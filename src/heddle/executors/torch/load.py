@@ -27,6 +27,7 @@ from heddle.executors.torch.executor import TorchExecutor, Uploaded
 from heddle.executors.torch.graphs import capture_of
 from heddle.executors.torch.memory import buffer_bytes, graph_bytes, room_of
 from heddle.executors.torch.open_blocks import kinds_with_rows
+from heddle.executors.torch.operations import operations
 from heddle.executors.torch.parallel import load_parallel, load_rank
 from heddle.executors.torch.program import Program
 from heddle.executors.torch.weights import TorchLoader
@@ -89,6 +90,7 @@ def load(
             runs_ahead=ahead,
             capture=capture,
         )
+    set_up(config, device)
     model = build(checkpoint, config.context)
     shape = served_shape(config, model.shape)
     config = served_config(config, shape)
@@ -110,12 +112,12 @@ def load(
         buffers += sampling_bytes(most_rows(config.slots), shape.vocabulary)
     room, of_page = room_of(device, config), partial(bytes_of_page, config.kv_type)
     memory = plan_memory(config, shape, kinds, weight_bytes + buffers, of_page, room)
-    set_up(config, device)
     make = partial(TorchExecutor, samples_on_device=on_device, runs_ahead=ahead)
     try:
         executor, program = _loaded(recorded, config, head, shape, memory, device, make)
         if shape.causal and (device.type == "cuda" or capture is not None):
-            program.prepare(most_rows(config.slots), shape.context, capture)
+            sizes = most_rows(config.slots), config.batch_tokens, shape.context
+            program.prepare(*sizes, capture)
         return executor
     except (RuntimeError, MemoryError) as error:
         if is_out_of_memory(error):
@@ -143,7 +145,8 @@ class _Recorded(NamedTuple):
         device: torch.device,
         progress: Callable[[int], None],
     ) -> _Recorded:
-        loader = TorchLoader.of(checkpoint, device, config, progress)
+        uses_torch = operations(device).uses_matmuls_of_torch
+        loader = TorchLoader.of(checkpoint, device, config, progress, checks_matmuls=uses_torch)
         claims = Claims(checkpoint, Mix.named(config.quantize), loader.constants)
         weights = model.load(claims)
         return cls(checkpoint, loader, claims, weights, record(model, weights))

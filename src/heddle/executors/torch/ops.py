@@ -68,9 +68,11 @@ class TorchOps:
 
     Attributes:
         joins: whether it has the joined operations of `heddle.executors.graph.fused_ops`.
+        uses_matmuls_of_torch: whether the load checks them; see `tiles.py`.
     """
 
     joins = False
+    uses_matmuls_of_torch = True
 
     def __init__(
         self,

@@ -33,6 +33,7 @@ from heddle.executors.torch.executor import TorchExecutor, Uploaded
 from heddle.executors.torch.graphs import capture_of
 from heddle.executors.torch.memory import buffer_bytes, exchange_bytes, graph_bytes, room_of
 from heddle.executors.torch.open_blocks import kinds_with_rows
+from heddle.executors.torch.operations import operations
 from heddle.executors.torch.program import Program
 from heddle.executors.torch.weights import TorchLoader
 from heddle.models.registry import build
@@ -151,7 +152,8 @@ class _Prepared:
             each = max(1, usable_cores() // config.tensor_parallel)
             config = replace(config, threads=each)
         mix = Mix.named(config.quantize)
-        loader = TorchLoader.of(checkpoint, device, config, progress)
+        uses_torch = operations(device).uses_matmuls_of_torch
+        loader = TorchLoader.of(checkpoint, device, config, progress, checks_matmuls=uses_torch)
         forward = record(model, model.load(Claims(checkpoint, mix, loader.constants)))
         division = Division(forward, config.tensor_parallel)
         kinds = share_kinds(division, kept_kinds(model, config))
@@ -212,8 +214,8 @@ class _Rank:
         self.memory = prepared.memory(budget)
         self.program = Program(forward, self.memory, config.kv_type, device, self._collective)
         if prepared.shape.causal and (device.type == "cuda" or capture is not None):
-            most, context = most_rows(config.slots), prepared.shape.context
-            self.program.prepare(most, context, capture, self._recorded)
+            sizes = most_rows(config.slots), config.batch_tokens, prepared.shape.context
+            self.program.prepare(*sizes, capture, self._recorded)
 
     @property
     def held_bytes(self) -> int:

@@ -90,20 +90,23 @@ class Program:
         joins, joint = self._operations.joins, self._operations.joint
         self._computed = fused(forward, joint) if joins else forward
         self._stages = stages(self._computed)
-        self._check_attention()
+        if self._operations.uses_matmuls_of_torch:
+            self._check_attention()
         self.pages = PagedMemory(kv_type, memory, device)
         self.states = FixedStates(memory, device)
 
     def prepare(
         self,
         most_tokens: int,
+        batch_tokens: int,
         context: int,
         capture: Capture | None,
         recorded: Collective | None = None,
     ) -> None:
         """Make ready to warm up. `capture` records the steps of at most `most_tokens` tokens.
 
-        Of several ranks, all do the same. They exchange by `recorded` in recordings.
+        Steps with prompts have up to `batch_tokens`. Of several ranks, all do the same. They
+        exchange by `recorded` in recordings.
 
         A model whose steps cannot be recorded runs without graphs.
         """
@@ -120,6 +123,7 @@ class Program:
             self._device,
             None if obstacle else capture,
             buckets(most_tokens, context),
+            batch_tokens,
             self._together(recorded),
         )
 
@@ -223,9 +227,10 @@ class Program:
         if self._collective is None:
             return Alone()
 
-        def expected(rows: int) -> Iterator[Value]:
+        def expected(tokens: int, rows: int) -> Iterator[Value]:
             parts = self._stages
-            return _values(rows, parts.tokens, parts.states, parts.logits)
+            of_rows = _values(rows, parts.states, parts.logits)
+            return chain(_values(tokens, parts.tokens), of_rows)
 
         def use(exchanges: Exchanges) -> None:
             self._exchanges = exchanges

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 class Together:
-    """Does work in which all tokens and rows are computed, for so many rows."""
+    """Does work in which so many tokens are computed, and the logits of so many rows."""
 
     def __init__(
         self,
         collective: Collective,
         recorded: Collective,
         device: torch.device,
-        expected: Callable[[int], Iterator[Value]],
+        expected: Callable[[int, int], Iterator[Value]],
         use: Callable[[Exchanges], None],
     ) -> None:
         """The ranks exchange by `collective`, and in recordings by `recorded`.
@@ -32,8 +32,8 @@ class Together:
         A recording that fails makes NCCL's communicator unusable (pie-project/pie#499), so
         recordings have their own. NCCL asks that either all ranks record a call, or none.
 
-        `expected` has the values that the work exchanges, by its rows. `use` takes the exchanges
-        of the work before it begins.
+        `expected` has the values that the work exchanges, by its tokens and rows. `use` takes the
+        exchanges of the work before it begins.
         """
         self._collective = collective
         self._recorded = recorded
@@ -42,35 +42,35 @@ class Together:
         self._use = use
         self._agreement = Agreement(collective, device)
 
-    def compute(self, rows: int, work: Callable[[], None]) -> None:
+    def compute(self, tokens: int, rows: int, work: Callable[[], None]) -> None:
         """Do work that is not to be recorded.
 
         Raises:
             RuntimeError: the work of a rank found no memory. All ranks raise it.
         """
-        exchanges = self._begin(self._collective, rows)
+        exchanges = self._begin(self._collective, tokens, rows)
         self._attempt(exchanges, work, is_out_of_memory)
 
-    def prepare(self, rows: int, work: Callable[[], None]) -> None:
+    def prepare(self, tokens: int, rows: int, work: Callable[[], None]) -> None:
         """Do work that is to be recorded.
 
         Raises:
             RuntimeError: the work of a rank failed. All ranks raise it.
         """
-        exchanges = self._begin(self._recorded, rows)
+        exchanges = self._begin(self._recorded, tokens, rows)
         self._attempt(exchanges, work, lambda error: True)
 
-    def record(self, rows: int, work: Callable[[], None]) -> None:
+    def record(self, tokens: int, rows: int, work: Callable[[], None]) -> None:
         """Record work. A device that only records exchanges nothing.
 
         Raises: as `prepare`.
         """
-        self._begin(self._recorded, rows)
+        self._begin(self._recorded, tokens, rows)
         nothing = Exchanges(self._collective, self._device, ())
         self._attempt(nothing, work, lambda error: True)
 
-    def _begin(self, collective: Collective, rows: int) -> Exchanges:
-        exchanges = Exchanges(collective, self._device, self._expected(rows))
+    def _begin(self, collective: Collective, tokens: int, rows: int) -> Exchanges:
+        exchanges = Exchanges(collective, self._device, self._expected(tokens, rows))
         self._use(exchanges)
         return exchanges
 
@@ -89,7 +89,7 @@ class Together:
 class Alone:
     """The same for one rank."""
 
-    def compute(self, rows: int, work: Callable[[], None]) -> None:
+    def compute(self, tokens: int, rows: int, work: Callable[[], None]) -> None:
         """Do the work, with its errors. So do the other methods."""
         work()
 

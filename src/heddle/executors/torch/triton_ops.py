@@ -50,6 +50,7 @@ class TritonOps(TorchOps):
     """The operations of one step, and joined ones (`heddle.executors.graph.fused_ops`)."""
 
     joins = True
+    uses_matmuls_of_torch = False
 
     _taken: tuple[Tensor, dict[torch.dtype, Operand]] | None = None
 

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 _PANEL = 1 << 19
 """Most elements of a panel: 2 MB in float32, which a cache holds."""
 
+_CHECKED_ON_GPU = 1 << 23
+"""Elements that a GPU checks at once. Smaller parts would be launches more than work."""
+
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
@@ -63,12 +66,19 @@ class Matrix:
 
     def panels(self) -> Iterator[torch.Tensor]:
         """Consecutive rows, float32. Where they lie follows from the matrix's shape."""
-        for first in range(0, self.out_features, self.panel_rows):
-            yield self.panel(first)
+        return self.parts(_PANEL)
 
     def panel(self, first: int) -> torch.Tensor:
         """The panel that begins at row `first`."""
-        rows = slice(first, first + self.panel_rows)
+        return self._decoded(slice(first, first + self.panel_rows))
+
+    def parts(self, elements: int) -> Iterator[torch.Tensor]:
+        """Consecutive rows, float32: as many at a time as have so many elements, at least one."""
+        rows = max(1, elements // self.in_features)
+        for first in range(0, self.out_features, rows):
+            yield self._decoded(slice(first, first + rows))
+
+    def _decoded(self, rows: slice) -> torch.Tensor:
         return decode([field[rows] for field in self.fields], self.type)
 
     def part(self, first: int, count: int) -> Matrix:
@@ -151,8 +161,9 @@ class TorchLoader:
         allow_nonfinite: bool,
         progress: Callable[[int], None],
         threads: int = 0,
+        checks_matmuls: bool = True,
     ) -> None:
-        """`mix` says which type each matrix gets.
+        """`mix` says which type each matrix gets. `checks_matmuls`: those of torch; see `tiles.py`.
 
         The loader calls `progress` with the bytes of the files loaded so far. `threads` of the
         processor quantise; 0: one per core.
@@ -163,6 +174,7 @@ class TorchLoader:
         self._device = device
         self._allow_nonfinite = allow_nonfinite
         self._mix = mix
+        self._checks_matmuls = checks_matmuls
         self._uploader = Uploader(
             checkpoint,
             device,
@@ -180,6 +192,8 @@ class TorchLoader:
         device: torch.device,
         config: EngineConfig,
         progress: Callable[[int], None],
+        *,
+        checks_matmuls: bool,
     ) -> TorchLoader:
         """A loader with these settings."""
         return cls(
@@ -189,6 +203,7 @@ class TorchLoader:
             allow_nonfinite=config.allow_nonfinite,
             progress=progress,
             threads=config.threads,
+            checks_matmuls=checks_matmuls,
         )
 
     def linear(self, name: str, shape: tuple[int, int], cut: Cut = WHOLE) -> Matrix:
@@ -275,14 +290,17 @@ class TorchLoader:
     def _check_finite(self, tensor: TensorInfo, matrix: Matrix) -> None:
         if self._allow_nonfinite:
             return
-        for index, panel in enumerate(matrix.panels()):
-            finite = panel.isfinite().all(-1)
-            if not finite.all():
-                row = index * matrix.panel_rows + int(finite.logical_not().int().argmax())
-                raise non_finite_weights(self._checkpoint, tensor, f"row {row}")
+        elements = _PANEL if self._device.type == "cpu" else _CHECKED_ON_GPU
+        found = [part.isfinite().all(-1) for part in matrix.parts(elements)]
+        finite = torch.cat(found)  # the host waits for the device once
+        if not finite.all():
+            row = int(finite.logical_not().int().argmax())
+            raise non_finite_weights(self._checkpoint, tensor, f"row {row}")
 
     def _check(self, matrix: Matrix) -> None:
-        """Check matmuls with panels of these shapes, once for each shape."""
+        """Check torch's matmuls with panels of these shapes, once for each shape."""
+        if not self._checks_matmuls:
+            return
         last = (matrix.out_features - 1) // matrix.panel_rows * matrix.panel_rows
         for first in {0, last}:
             panel = matrix.panel(first)

@@ -96,18 +96,17 @@ def _attend_split(
     HEADS: tl.constexpr, TOKENS: tl.constexpr, BLOCK: tl.constexpr, SPAN: tl.constexpr,
     PAGE: tl.constexpr,
 ):  # fmt: skip
-    number = tl.program_id(0).to(tl.int64)
-    tile = number + first_tile
+    tile = tl.program_id(0).to(tl.int64) + first_tile
     blocks = tl.cdiv(shared, HEADS)
     kv_head, block = tl.program_id(1) // blocks, tl.program_id(1) % blocks
     split, part = tl.program_id(2) // VALUE_PARTS, tl.program_id(2) % VALUE_PARTS
 
     columns = tl.arange(0, HEADS * TOKENS)
     of_group = block * HEADS + columns // TOKENS
-    head = kv_head * shared + of_group
-    own = of_group < shared
-    position = tl.load(queries + tile * TOKENS + columns % TOKENS)
-    q_row = tl.load(tile_rows + tile * TOKENS + columns % TOKENS) * heads + head
+    head, own = kv_head * shared + of_group, of_group < shared
+    query = tile * TOKENS + columns % TOKENS
+    position, token = tl.load(queries + query), tl.load(tile_rows + query)
+    q_row = token * heads + head
     end = tl.load(ends + tile)
     first, last = seen(position, end, WINDOW, CAUSAL)
     first = tl.maximum(first, split * SPAN) // BLOCK * BLOCK
@@ -153,8 +152,9 @@ def _attend_split(
         mixed = mixed * faded[None, :] + tl.dot(values, weights)
         peak = higher
 
-    row = (((number * splits + split) * VALUE_PARTS + part) * heads + head) * TOKENS
-    row = row + columns % TOKENS
+    in_round = token - tl.load(tile_rows + first_tile * TOKENS)
+    row = ((in_round * splits + split) * VALUE_PARTS + part) * heads + head
+    own = own & (position >= 0)
     tl.store(peaks + row, peak, mask=own)
     tl.store(sums + row, total, mask=own)
     at = row[None, :] * VALUES + tl.arange(0, VALUES)[:, None]
@@ -168,11 +168,12 @@ def _merge(
     WINDOW: tl.constexpr, CAUSAL: tl.constexpr, SINKS: tl.constexpr, VALUES: tl.constexpr,
     VALUE_PARTS: tl.constexpr, TOKENS: tl.constexpr, SPAN: tl.constexpr,
 ):  # fmt: skip
-    number = tl.program_id(0).to(tl.int64)
-    tile = number + first_tile
+    tile = tl.program_id(0).to(tl.int64) + first_tile
     head, part = tl.program_id(1), tl.program_id(2)
     tokens = tl.arange(0, TOKENS)
     position = tl.load(queries + tile * TOKENS + tokens)
+    token = tl.load(tile_rows + tile * TOKENS + tokens)
+    in_round, asked = token - tl.load(tile_rows + first_tile * TOKENS), position >= 0
     first, last = seen(position, tl.load(ends + tile), WINDOW, CAUSAL)
 
     peak = tl.full((TOKENS,), float("-inf"), tl.float32)
@@ -180,13 +181,14 @@ def _merge(
     mixed = tl.zeros((TOKENS, VALUES), tl.float32)
     column = tl.arange(0, VALUES)
     for split in range(first // SPAN, tl.cdiv(last, SPAN)):
-        row = (((number * splits + split) * VALUE_PARTS + part) * heads + head) * TOKENS + tokens
-        own_peak = tl.load(peaks + row)
-        own = tl.load(mixed_in + row[:, None] * VALUES + column[None, :])
+        row = ((in_round * splits + split) * VALUE_PARTS + part) * heads + head
+        own_peak = tl.load(peaks + row, mask=asked, other=float("-inf"))
+        at = row[:, None] * VALUES + column[None, :]
+        own = tl.load(mixed_in + at, mask=asked[:, None], other=0.0)
         higher = tl.maximum(peak, own_peak)
         base = tl.where(higher == float("-inf"), 0.0, higher)
         faded, grown = tl.exp(peak - base), tl.exp(own_peak - base)
-        total = total * faded + tl.load(sums + row) * grown
+        total = total * faded + tl.load(sums + row, mask=asked, other=0.0) * grown
         mixed = mixed * faded[:, None] + own * grown[:, None]
         peak = higher
     if SINKS:
@@ -195,10 +197,10 @@ def _merge(
         faded = tl.exp(peak - higher)
         total = total * faded + tl.exp(sink - higher)
         mixed = mixed * faded[:, None]
-    total = tl.where(position >= 0, total, 1.0)
+    total = tl.where(asked, total, 1.0)
     element = part * VALUES + column
-    at = (tl.load(tile_rows + tile * TOKENS + tokens) * heads + head)[:, None] * value_dim
-    stored = (position >= 0)[:, None] & (element < value_dim)[None, :]
+    at = (token * heads + head)[:, None] * value_dim
+    stored = asked[:, None] & (element < value_dim)[None, :]
     tl.store(y + at + element[None, :], mixed / total[:, None], mask=stored)
 
 
@@ -227,13 +229,15 @@ def attend(
     value_codes, value_scales, _ = fields(values)
     tables = layout.tables[group]
     places = layout.tile_rows, layout.queries, layout.ends
-    rows = layout.splits * parts * heads * TILE
-    round_tiles = max(1, ATTENTION_SCRATCH // (4 * rows * part))
+    rows = layout.splits * parts * heads  # of a token
+    most_tokens = ATTENTION_SCRATCH // (4 * rows * part)
+    round_tiles = len(layout.queries) if tokens <= most_tokens else max(1, most_tokens // TILE)
     rules = {"WINDOW": shape.window, "CAUSAL": shape.causal, "VALUES": part, "TOKENS": TILE}
     for first in range(0, len(layout.queries), round_tiles):
         tiles = min(round_tiles, len(layout.queries) - first)
-        mixed = torch.empty(tiles * rows, part, device=device)
-        peaks, sums = torch.empty(2, tiles * rows, device=device)
+        kept = min(tokens, tiles * TILE) * rows
+        mixed = torch.empty(kept, part, device=device)
+        peaks, sums = torch.empty(2, kept, device=device)
         _attend_split[(tiles, head_blocks, layout.splits * parts)](
             mixed, peaks, sums, asked.values, asked.factors, *places, tables,
             key_codes, key_scales, value_codes, value_scales,

@@ -27,6 +27,7 @@ rounding error. Each run's product is multiplied by its scale in float32.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -42,8 +43,15 @@ if TYPE_CHECKING:
     from heddle.executors.torch.kernels.operands import Operand
     from heddle.executors.torch.weights import Matrix
 
-_PIECE = 64
-"""Elements of K in one product of float weights."""
+_STAGED = 64 << 10
+"""Most bytes of shared memory that hold float weights and activations on their way. A GPU's memory
+is fast only if a processor waits for some 30 KB at a time, and most matrices give each one or two
+programs."""
+
+_MOST_STAGES = 8
+
+_RUNS_AHEAD = 8
+"""Most runs of a block's row that a program waits for. More need more registers than there are."""
 
 _WIDEST = 4
 """Most tiles of a program. With 8, registers of some types would not hold the sums."""
@@ -101,30 +109,61 @@ def float_products(x, tokens, used, x_stride, w, row, in_features, PIECE: tl.con
 
 
 @triton.jit
+def runs_and_columns(
+    x, tokens, used, x_stride, f0, f1, f2, f3, f4, grid, row, first, runs, run,
+    KIND: tl.constexpr, BLOCK_RUNS: tl.constexpr, AHEAD: tl.constexpr,
+):  # fmt: skip
+    """What the products of `AHEAD` runs read: codes, scales, offsets, and the tokens' columns."""
+    codes, scales, offsets, columns = (), (), (), ()
+    for ahead in tl.static_range(AHEAD):
+        code, scale, offset = run_of(
+            f0, f1, f2, f3, f4, grid, row, first + ahead, runs, run, KIND, BLOCK_RUNS
+        )
+        codes, scales, offsets = codes + (code,), scales + (scale,), offsets + (offset,)
+    for tile in tl.static_range(len(tokens)):
+        for ahead in tl.static_range(AHEAD):
+            k = (first + ahead) * run.shape[0] + run
+            at = tokens[tile][None, :] * x_stride + k[:, None]
+            columns = columns + (tl.load(x + at, mask=used[tile][None, :], other=0.0),)
+    return codes, scales, offsets, columns
+
+
+@triton.jit
 def block_products(
     x, tokens, used, x_stride, f0, f1, f2, f3, f4, grid, row, in_features,
     KIND: tl.constexpr, RUN: tl.constexpr, BLOCK_RUNS: tl.constexpr, OFFSETS: tl.constexpr,
+    AHEAD: tl.constexpr,
 ):  # fmt: skip
     """Rows of blocks times tiles of tokens.
+
+    `AHEAD` runs are read while those before them are multiplied. Products are barriers that no read
+    passes, so the program would else wait for the memory once for each run.
 
     Offsets multiply the sum of a run's activations. It is a product with ones: the order in which
     `tl.sum` adds follows from how Triton lays a program out, which may differ with its tiles.
     """
     sums = no_products(row, tokens)
     ones = tl.full((row.shape[0], RUN), 1.0, tl.float16)
-    run = tl.arange(0, RUN)
-    runs = in_features // RUN
-    for number in range(0, runs):
-        codes, scale, offset = run_of(
-            f0, f1, f2, f3, f4, grid, row, number, runs, run, KIND, BLOCK_RUNS
-        )
+    run, runs = tl.arange(0, RUN), in_features // RUN
+    taken = runs_and_columns(
+        x, tokens, used, x_stride, f0, f1, f2, f3, f4, grid, row, 0, runs, run,
+        KIND, BLOCK_RUNS, AHEAD,
+    )  # fmt: skip
+    for first in range(0, runs, AHEAD):
+        codes, scales, offsets, columns = taken
+        later = tl.minimum(first + AHEAD, runs - AHEAD)  # behind the last ones, they are read again
+        taken = runs_and_columns(
+            x, tokens, used, x_stride, f0, f1, f2, f3, f4, grid, row, later, runs, run,
+            KIND, BLOCK_RUNS, AHEAD,
+        )  # fmt: skip
         added = ()
         for tile in tl.static_range(len(tokens)):
-            at = tokens[tile][None, :] * x_stride + (number * RUN + run)[:, None]
-            columns = tl.load(x + at, mask=used[tile][None, :], other=0.0)
-            acc = sums[tile] + scale[:, None] * tl.dot(codes, columns)
-            if OFFSETS:
-                acc += offset[:, None] * tl.dot(ones, columns)
+            acc = sums[tile]
+            for ahead in tl.static_range(AHEAD):
+                own = columns[tile * AHEAD + ahead]
+                acc += scales[ahead][:, None] * tl.dot(codes[ahead], own)
+                if OFFSETS:
+                    acc += offsets[ahead][:, None] * tl.dot(ones, own)
             added = added + (acc,)
         sums = added
     return sums
@@ -183,8 +222,8 @@ def _multiply(
     ys, x, factors, biases, sources, targets, matrices, firsts, fields, grid,
     count, out_features, in_features, x_stride,
     KIND: tl.constexpr, RUN: tl.constexpr, BLOCK_RUNS: tl.constexpr, OFFSETS: tl.constexpr,
-    PIECE: tl.constexpr, GROUPED: tl.constexpr, FACTORS: tl.constexpr, BIAS: tl.constexpr,
-    ROWS: tl.constexpr, TOKENS: tl.constexpr, WIDTH: tl.constexpr,
+    AHEAD: tl.constexpr, PIECE: tl.constexpr, GROUPED: tl.constexpr, FACTORS: tl.constexpr,
+    BIAS: tl.constexpr, ROWS: tl.constexpr, TOKENS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     first, block = tl.program_id(0), tl.program_id(1)
     matrix = (first * 0).to(tl.int64)
@@ -206,7 +245,7 @@ def _multiply(
         else:
             sums = block_products(
                 x, tokens, used, x_stride, f0, f1, f2, f3, f4, grid, row, in_features,
-                KIND, RUN, BLOCK_RUNS, OFFSETS,
+                KIND, RUN, BLOCK_RUNS, OFFSETS, AHEAD,
             )  # fmt: skip
         for tile in tl.static_range(WIDTH):
             acc = sums[tile]
@@ -258,13 +297,14 @@ def multiply_each(
     count = len(x.values) // TILE if tiles is None else len(tiles.matrices)
     block, codes = _rows(out_features[0]), CODES.get(matrix.type)
     row_blocks = sum(triton.cdiv(height, block) for height in out_features)
-    width = _width(count, count if tiles is None else tiles.each, row_blocks)
+    width = tiles_of_program(count, count if tiles is None else tiles.each, row_blocks)
     device, length = x.values.device, y_rows or len(x.values)
     ys = tuple(torch.empty(length, height, device=device) for height in out_features)
     none = matrix.fields[0]  # a pointer that the kernel does not use
     sources, targets, numbers, firsts, _ = tiles or (none, none, none, none, 0)
     fields = [pointers(one.fields, one.type) for one in matrices]
     run = codes.run if codes else 0
+    piece = _piece(x.values)
     _multiply[count if tiles else triton.cdiv(count, width), row_blocks](
         ys,
         x.values,
@@ -284,7 +324,8 @@ def multiply_each(
         RUN=run,
         BLOCK_RUNS=matrix.type.block_elements // run if run else 0,
         OFFSETS=codes is not None and codes.has_offsets,
-        PIECE=_PIECE,
+        AHEAD=_ahead(matrix.in_features // run, block, width) if run else 1,
+        PIECE=piece,
         GROUPED=tiles is not None,
         FACTORS=x.factors is not None,
         BIAS=matrix.bias is not None,
@@ -292,6 +333,7 @@ def multiply_each(
         TOKENS=TILE,
         WIDTH=width,
         num_warps=2 if width > 1 and block == 32 else 4,  # warps would do the same work twice
+        num_stages=1 if run else _stages(piece * x.values.element_size(), block, width),
     )
     return ys
 
@@ -300,6 +342,22 @@ def joint(matrix: Matrix, rows: int = 0) -> Hashable:
     """Is equal for matrices that `multiply_each` can multiply; `rows`: those of one in a stack."""
     height = rows or matrix.out_features
     return matrix.type, matrix.in_features, matrix.bias is None, _rows(height)
+
+
+def _piece(x: torch.Tensor) -> int:
+    """Elements of K in one product of float weights, by the type of the operands."""
+    return 64 if x.dtype is torch.float32 else 128
+
+
+def _stages(row_bytes: int, rows: int, width: int) -> int:
+    """Pieces of K that a program has in shared memory. No bits depend on it."""
+    return max(1, min(_MOST_STAGES, _STAGED // (row_bytes * (rows + width * TILE))))
+
+
+def _ahead(runs: int, rows: int, width: int) -> int:
+    """Runs that a program reads before it multiplies them; they divide a row. No bits depend on
+    it."""
+    return math.gcd(runs, max(1, _RUNS_AHEAD * 32 // (rows * width)))
 
 
 def _rows(out_features: int) -> int:
@@ -311,8 +369,8 @@ def _rows(out_features: int) -> int:
     return 64 if out_features >= 16384 else 32
 
 
-def _width(tiles: int, each: int, row_blocks: int) -> int:
-    """Tiles of a program: as many as leave enough programs. No bits depend on it.
+def tiles_of_program(tiles: int, each: int, row_blocks: int) -> int:
+    """Tiles of a program, a power of two: as many as leave enough programs. No bits depend on it.
 
     `each` is the number of tiles of a matrix, about: a program computes no tiles of two matrices,
     and what it lacks is zeros.
