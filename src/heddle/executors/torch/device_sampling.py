@@ -25,6 +25,7 @@ from heddle.executors.torch.reports import (
     raw_report,
 )
 from heddle.executors.torch.staging import Fetched, sent
+from heddle.executors.torch.sums import BLOCK, prefix_sums
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,6 +54,11 @@ def runs_here(params: SamplingParams, rules: TokenRules) -> bool:
     texts.
     """
     return not params.mirostat and rules.pieces is None
+
+
+def prepare(device: torch.device) -> None:
+    """Compile the kernel of the samplers, so that no step waits for the compiler."""
+    prefix_sums(torch.zeros(1, BLOCK, dtype=torch.float64, device=device))
 
 
 class DevicePicks:

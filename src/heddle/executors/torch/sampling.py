@@ -17,7 +17,7 @@ from heddle import _native
 from heddle.executors.cpu.grammar_masks import GrammarMasks
 from heddle.executors.cpu.samplers import bound_sampler, make_sampler, pick_failure
 from heddle.executors.failures import sampler_failed
-from heddle.executors.torch.device_sampling import DevicePicks, runs_here
+from heddle.executors.torch.device_sampling import DevicePicks, prepare, runs_here
 from heddle.executors.torch.slot_history import SlotHistory
 from heddle.executors.torch.staging import sent
 from heddle.sampling_params import SamplingParams
@@ -133,6 +133,8 @@ class Samplers:
         self._vocabulary = vocabulary
         self._on_device = device_slots > 0
         self.latest = torch.zeros(device_slots, dtype=torch.int64, device=device)
+        if device_slots:
+            prepare(device)
         self._samplers: dict[int, _HostSampler | _DeviceSampler] = {}
         self._failures: dict[int, HeddleError] = {}
         self.masks: MaskSource = GrammarMasks()
