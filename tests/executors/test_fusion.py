@@ -109,6 +109,20 @@ def test_a_sum_that_only_its_norm_reads_is_not_kept() -> None:
     assert kinds(found)[3:] == ["AddNorm", "Item", "Scale", "TakeRows", "Linear"]
 
 
+@pytest.mark.parametrize("is_multiplied", [True, False])
+def test_gates_know_the_matrices_that_multiply_them(is_multiplied: bool) -> None:
+    made, down = Recorded(), Weight(8)
+    last = made.ops.gated(made.k, made.v, "silu")
+    forward = made.forward(made.ops.linear(last, down) if is_multiplied else last)
+    found = fused(forward, id)
+    names = ["GatedFor", "Linear"] if is_multiplied else ["Gated"]
+    assert kinds(found) == [*["Linear"] * 3, *names, "TakeRows", "Linear"]
+    gated = found.nodes[3]
+    assert gated.inputs == tuple(found.nodes[1:3])
+    if isinstance(gated, recording.GatedFor):
+        assert (gated.activation, gated.readers, gated.width) == ("silu", (down,), 4)
+
+
 def test_matmuls_of_one_input_are_joined_if_a_device_can() -> None:
     made = Recorded()
     other = made.ops.linear(made.x, Weight(8, type="other"))

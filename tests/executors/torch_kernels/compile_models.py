@@ -129,11 +129,11 @@ def compile_types() -> None:
 
 def main() -> None:
     from heddle.executors.torch import program
-    from heddle.executors.torch.kernels import norms, operands
+    from heddle.executors.torch.kernels import operands
     from heddle.executors.torch.triton_ops import TritonOps
 
     # On a processor, operands of bfloat16 are kept in float32, and torch computes.
-    operands.kept_type = norms.kept_type = lambda kind, device: kind
+    operands.kept_type = lambda kind, device: kind
     program.operations = lambda device: TritonOps
     with only_compiling():
         for name in sys.argv[1:] or (*FAMILIES, "types"):

@@ -8,9 +8,9 @@ from triton_device import DEVICE, torch
 from heddle.models.ops import RopeSpec
 
 from heddle.executors.torch import functions  # isort: skip
-from heddle.executors.torch.kernels.activations import activate, gated  # isort: skip
+from heddle.executors.torch.kernels.activations import activate, gated, gated_operand  # isort: skip
 from heddle.executors.torch.kernels.norms import add_norm, norm  # isort: skip
-from heddle.executors.torch.kernels.operands import operand  # isort: skip
+from heddle.executors.torch.kernels.operands import Operand, operand  # isort: skip
 from heddle.executors.torch.kernels.rope import rotate  # isort: skip
 from heddle.executors.torch.ops import TorchOps  # isort: skip
 from heddle.executors.torch.rotation import Rotations  # isort: skip
@@ -34,21 +34,24 @@ def test_norm(width: int, heads: int, own: bool) -> None:
         assert torch.equal(norm(x[place : place + 1], w, 1e-5, heads), found[place : place + 1])
 
 
+def check_operand(found: Operand, right: Operand) -> None:
+    assert found.values.dtype == right.values.dtype
+    assert torch.equal(found.values, right.values)
+    if right.factors is None:
+        assert found.factors is None
+    else:
+        assert torch.equal(found.factors, right.factors)
+
+
 @pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("width", [300, 40])
 def test_adding_and_norming_at_once_changes_no_bits(kind, width: int) -> None:
     x, y, w = rows(19, width), rows(19, width, 3), rows(1, width, 2)[0]
     found = add_norm(x, y, w, 1e-5, kind)
     normed = norm(x + y, w, 1e-5)
-    right = operand(normed, kind)
     assert torch.equal(found.total, x + y)
     assert torch.equal(found.norm, normed)
-    assert found.operand.values.dtype == right.values.dtype
-    assert torch.equal(found.operand.values, right.values)
-    if right.factors is None:
-        assert found.operand.factors is None
-    else:
-        assert torch.equal(found.operand.factors, right.factors)
+    check_operand(found.operand, operand(normed, kind))
 
 
 @pytest.mark.parametrize("interleaved", [False, True])
@@ -68,6 +71,16 @@ def test_gates(activation: str) -> None:
     found = gated(gate, up, activation)
     torch.testing.assert_close(found, functions.gated(gate, up, activation))
     assert torch.equal(gated(gate[8:], up[8:], activation), found[8:])
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize(("activation", "width"), [("silu", 300), ("clamped", 40)])
+def test_gating_and_rounding_at_once_changes_no_bits(kind, activation: str, width: int) -> None:
+    gate, up = rows(19, width), rows(19, width, 2)
+    found, own = gated_operand(gate, up, activation, kind)
+    right = gated(gate, up, activation)
+    assert torch.equal(found, right)
+    check_operand(own, operand(right, kind))
 
 
 @pytest.mark.parametrize("activation", ["sigmoid", "squared_relu"])

@@ -132,6 +132,8 @@ def compute_node(node: Node, ops: Ops[A, Any], sources: list[A]) -> A:
             return _fused(ops).roped_attend(q, k, v, positions, layer, attention, sinks, rope)
         case recording.AddNorm(weight=weight, eps=eps, readers=readers), [x, y]:
             return cast("A", _fused(ops).add_norm(x, y, weight, eps, readers))
+        case recording.GatedFor(activation=activation, readers=readers), [gate, up]:
+            return _fused(ops).gated_for(gate, up, activation, readers)
         case recording.LinearEach(weights=weights), [x]:
             return cast("A", _fused(ops).linear_each(x, weights))
         case recording.Item(index=index), [several]:

@@ -17,6 +17,10 @@ class FusedOps(Protocol[A]):
         """x + y, and `Ops.norm` of it, which these matrices multiply later."""
         ...
 
+    def gated_for(self, gate: A, up: A, activation: str, readers: tuple[Any, ...]) -> A:
+        """`Ops.gated`, whose result these matrices multiply later."""
+        ...
+
     def linear_each(self, x: A, weights: tuple[Any, ...]) -> tuple[A, ...]:
         """`Ops.linear` of x with each of these matrices, which have an equal `joint`."""
         ...

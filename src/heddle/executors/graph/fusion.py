@@ -61,6 +61,10 @@ class _Fusion:
             return
         if isinstance(node, recording.Attend) and self._has_ropes(node):
             self._made[node] = self._roped(node)
+        elif isinstance(node, recording.Gated) and (readers := tuple(self._matrices(node))):
+            self._made[node] = recording.GatedFor(
+                self._new(node.inputs), node.width, node.per_row, node.activation, readers
+            )
         else:
             self._made[node] = replace(node, inputs=self._new(node.inputs))
         yield self._made[node]

@@ -265,6 +265,14 @@ class AddNorm(Node):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class GatedFor(Node):
+    """`Gated`. `readers` are the matrices that multiply the result."""
+
+    activation: str
+    readers: tuple[LinearHandle, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class LinearEach(Node):
     """The products of several matrices with one input: a tuple. `Item` takes one of them."""
 

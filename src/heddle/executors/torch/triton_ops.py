@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from heddle.executors.torch.kernels.activations import activate, gated
+from heddle.executors.torch.kernels.activations import activate, gated, gated_operand
 from heddle.executors.torch.kernels.attention import attend
 from heddle.executors.torch.kernels.experts import combine, sort_choices
 from heddle.executors.torch.kernels.linear_blocks import linear_attend
@@ -93,10 +93,7 @@ class TritonOps(TorchOps):
         self, x: Tensor, y: Tensor, w: Tensor, eps: float, readers: tuple[Matrix | Stack, ...]
     ) -> tuple[Tensor, Tensor]:
         """See `heddle.executors.graph.fused_ops.FusedOps`."""
-        stored = (reader.whole if isinstance(reader, Stack) else reader for reader in readers)
-        kinds = {operand_type(one.type) for one in stored}
-        rounded = kinds - {torch.float32}
-        kind = rounded.pop() if len(rounded) == 1 else torch.float32
+        kind = _kind_for(readers)
         found = add_norm(x, y, w, eps, kind)
         self._taken = found.norm, {kind: found.operand}
         return found.total, found.norm
@@ -137,6 +134,15 @@ class TritonOps(TorchOps):
 
     def gated(self, gate: Tensor, up: Tensor, activation: str) -> Tensor:
         return gated(gate, up, activation)
+
+    def gated_for(
+        self, gate: Tensor, up: Tensor, activation: str, readers: tuple[Matrix | Stack, ...]
+    ) -> Tensor:
+        """See `heddle.executors.graph.fused_ops.FusedOps`."""
+        kind = _kind_for(readers)
+        y, own = gated_operand(gate, up, activation, kind)
+        self._taken = y, {kind: own}
+        return y
 
     def activate(self, x: Tensor, activation: str) -> Tensor:
         return activate(x, activation)
@@ -191,7 +197,7 @@ class TritonOps(TorchOps):
             else:
                 (gates,) = products(x, choices.of_tokens, gate)
                 (ups,) = products(x, choices.of_tokens, up)
-            hidden = self.gated(gates, ups, spec.activation)
+            hidden = self.gated_for(gates, ups, spec.activation, (weights.down,))
         (down,) = products(hidden, choices.of_slots, weights.down)
         return combine(choices, factors, down)
 
@@ -228,3 +234,11 @@ class TritonOps(TorchOps):
 def _joint(stack: Stack) -> Hashable:
     """`joint` of a stack's matrices."""
     return joint(stack.whole, stack.out_features)
+
+
+def _kind_for(readers: tuple[Matrix | Stack, ...]) -> torch.dtype:
+    """The type of the operand that these matrices read; float32 if they differ."""
+    stored = (reader.whole if isinstance(reader, Stack) else reader for reader in readers)
+    kinds = {operand_type(one.type) for one in stored}
+    rounded = kinds - {torch.float32}
+    return rounded.pop() if len(rounded) == 1 else torch.float32

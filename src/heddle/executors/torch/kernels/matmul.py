@@ -249,8 +249,7 @@ def _multiply(
             )  # fmt: skip
         for tile in tl.static_range(WIDTH):
             acc = sums[tile]
-            # Loaded again, because registers do not hold the places of all tiles beside the sums:
-            # with Q4_K and four tiles a thread has 174 registers of sm_90 in place of 222.
+            # Loaded again, because registers do not hold the places of all tiles beside the sums.
             slots, own = slots_of(first, tile, matrix, matrices, count, GROUPED, TOKENS)
             token, place = slots, slots
             if GROUPED:

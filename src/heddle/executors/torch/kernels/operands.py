@@ -56,6 +56,25 @@ def _divide(values, factors, x, count, width, ROWS: tl.constexpr, BLOCK: tl.cons
         tl.store(values + places, found.to(tl.float16), mask=inside)
 
 
+@triton.jit
+def rounded(x):
+    """x rounded to the numbers of bfloat16. Triton's interpreter does not round in a cast."""
+    bits = x.to(tl.int32, bitcast=True)
+    near = (bits + 0x7FFF + ((bits >> 16) & 1)) & -0x10000
+    return tl.where(x == x, near.to(tl.float32, bitcast=True), x)  # noqa: PLR0124 - NaN
+
+
+@triton.jit
+def store_operand(values, factors, x, rows, count, places, inside, KIND: tl.constexpr):
+    """Store whole rows of x as an operand of a type. An operand in float32 is x itself."""
+    if KIND == "float16":
+        power = power_of_two(tl.max(tl.abs(x), 1))
+        tl.store(factors + rows, power, mask=rows < count)
+        tl.store(values + places, (x / power[:, None]).to(tl.float16), mask=inside)
+    elif KIND == "bfloat16":
+        tl.store(values + places, rounded(x).to(values.dtype.element_ty), mask=inside)
+
+
 def operand_type(kind: TensorType) -> torch.dtype:
     """The type of activations beside weights of a type."""
     return {TensorType.F32: torch.float32, TensorType.BF16: torch.bfloat16}.get(kind, torch.float16)
@@ -88,3 +107,20 @@ def halves(x: torch.Tensor) -> Operand:
     grid = (triton.cdiv(count, rows),)
     _divide[grid](values, factors, x.contiguous(), count, width, ROWS=rows, BLOCK=block)
     return Operand(values, factors)
+
+
+def empty_operand(x: torch.Tensor, kind: torch.dtype) -> Operand:
+    """x (T, k), float32, as an operand of this type; `store_operand` fills others than x itself."""
+    if kind is torch.float32:
+        return Operand(x, None)
+    values = torch.empty(x.shape, dtype=kept_type(kind, x.device), device=x.device)
+    return Operand(values, x.new_empty(len(x)) if kind is torch.float16 else None)
+
+
+def whole_rows(count: int, width: int) -> tuple[tuple[int], dict[str, int]]:
+    """The grid of programs of whole rows, and their tile, which follows from the width alone."""
+    rows, block = _SHORT_ROWS if width <= _SHORT else 1, triton.next_power_of_2(width)
+    warps = 4 if rows > 1 else min(16, max(4, block // 512))
+    if block > 1 << 14:  # registers of 16 warps do not hold the row
+        warps = 32
+    return (triton.cdiv(count, rows),), {"ROWS": rows, "BLOCK": block, "num_warps": warps}
