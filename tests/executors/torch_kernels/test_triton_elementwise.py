@@ -87,3 +87,15 @@ def test_gating_and_rounding_at_once_changes_no_bits(kind, activation: str, widt
 def test_activations(activation: str) -> None:
     x = rows(9, 133) * 20
     torch.testing.assert_close(activate(x, activation), OPS.activate(x, activation))
+
+
+def test_operands_are_divided_exactly() -> None:
+    """By powers of two, also where the largest element is tiny or huge."""
+    peaks = torch.tensor([0.0, 1e-38, 2.0**-101, 8e-31, 1.0, 3.0, 2.0**100, 3e38])
+    x = (peaks[:, None] * torch.tensor([1.0, -0.75, 0.5, 0.25])).to(DEVICE)
+    found = operand(x, torch.float16)
+    assert found.factors is not None
+    exponents = found.factors.log2()
+    assert torch.equal(exponents, exponents.round())
+    assert exponents.tolist() == [-100.0, -100.0, -100.0, -100.0, 0.0, 1.0, 100.0, 100.0]
+    assert torch.equal(found.values, (x.double() / found.factors[:, None].double()).half())

@@ -104,9 +104,8 @@ def _attend_split(
     columns = tl.arange(0, HEADS * TOKENS)
     of_group = block * HEADS + columns // TOKENS
     head, own = kv_head * shared + of_group, of_group < shared
-    query = tile * TOKENS + columns % TOKENS
-    position, token = tl.load(queries + query), tl.load(tile_rows + query)
-    q_row = token * heads + head
+    position = tl.load(queries + tile * TOKENS + columns % TOKENS)
+    q_row = tl.load(tile_rows + tile * TOKENS + columns % TOKENS) * heads + head
     end = tl.load(ends + tile)
     first, last = seen(position, end, WINDOW, CAUSAL)
     first = tl.maximum(first, split * SPAN) // BLOCK * BLOCK
@@ -152,6 +151,8 @@ def _attend_split(
         mixed = mixed * faded[None, :] + tl.dot(values, weights)
         peak = higher
 
+    # Loaded again, because registers do not hold it beside the sums.
+    token = tl.load(tile_rows + tile * TOKENS + columns % TOKENS)
     in_round = token - tl.load(tile_rows + first_tile * TOKENS)
     row = ((in_round * splits + split) * VALUE_PARTS + part) * heads + head
     own = own & (position >= 0)

@@ -21,6 +21,9 @@ _SHORT, _SHORT_ROWS = 256, 16
 """Rows of so few elements share a program."""
 
 
+_LEAST_POWER, _MOST_POWER = tl.constexpr(2.0**-100), tl.constexpr(2.0**100)
+
+
 class Operand(NamedTuple):
     """Activations (T, k) of a type, and the factor (T,) on the products of each token, or None."""
 
@@ -32,7 +35,13 @@ class Operand(NamedTuple):
 def power_of_two(peak):
     """The highest power of two that is at most `peak`, within limits whose inverse is a float."""
     power = (peak.to(tl.int32, bitcast=True) & 0x7F800000).to(tl.float32, bitcast=True)
-    return tl.minimum(tl.maximum(power, 7.9e-31), 1.2676506e30)  # 2**-100 to 2**100
+    return tl.minimum(tl.maximum(power, _LEAST_POWER), _MOST_POWER)
+
+
+@triton.jit
+def inverse(power):
+    """1 / a power of two. A division of a GPU might round it."""
+    return (0x7F000000 - power.to(tl.int32, bitcast=True)).to(tl.float32, bitcast=True)
 
 
 @triton.jit
@@ -52,7 +61,7 @@ def _divide(values, factors, x, count, width, ROWS: tl.constexpr, BLOCK: tl.cons
         at = first + tl.arange(0, BLOCK)
         inside = own & (at < width)[None, :]
         places = rows[:, None] * width + at[None, :]
-        found = tl.load(x + places, mask=inside, other=0.0) / power[:, None]
+        found = tl.load(x + places, mask=inside, other=0.0) * inverse(power)[:, None]
         tl.store(values + places, found.to(tl.float16), mask=inside)
 
 
@@ -70,7 +79,7 @@ def store_operand(values, factors, x, rows, count, places, inside, KIND: tl.cons
     if KIND == "float16":
         power = power_of_two(tl.max(tl.abs(x), 1))
         tl.store(factors + rows, power, mask=rows < count)
-        tl.store(values + places, (x / power[:, None]).to(tl.float16), mask=inside)
+        tl.store(values + places, (x * inverse(power)[:, None]).to(tl.float16), mask=inside)
     elif KIND == "bfloat16":
         tl.store(values + places, rounded(x).to(values.dtype.element_ty), mask=inside)
 

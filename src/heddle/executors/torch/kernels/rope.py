@@ -11,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from heddle.executors.torch.kernels.operands import Operand, power_of_two
+from heddle.executors.torch.kernels.operands import Operand, inverse, power_of_two
 from heddle.executors.torch.kernels.pages import EXACT, fields, write
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def _rotate_and_store(
         x = rotated(q, at, element, inside, turns, first, half, INTERLEAVED)
         power = power_of_two(tl.max(tl.abs(x), 1))
         tl.store(factors + row, power, mask=head < heads)
-        tl.store(asked + at, (x / power[:, None]).to(tl.float16), mask=inside)
+        tl.store(asked + at, (x * inverse(power)[:, None]).to(tl.float16), mask=inside)
     elif token < count:
         head = (block - of_queries) % of_keys * HEADS + tl.arange(0, HEADS)
         inside = (head < kv_heads)[:, None] & (element < head_dim)
