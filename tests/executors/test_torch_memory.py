@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tiny_files import SMALL, one_token_plan, tiny_file
 
+from devices import SAMPLING
 from heddle.config import EngineConfig
 from heddle.errors import ConfigError, OutOfMemoryError
 from heddle.executors import memory
@@ -23,6 +24,8 @@ from models.tiny.qwen3_5 import TinyQwen35
 from steps import execute
 
 torch = pytest.importorskip("torch")
+import shortage  # noqa: E402
+
 from heddle.executors.torch import load as torch_load  # noqa: E402
 from heddle.executors.torch import memory as torch_memory  # noqa: E402
 from heddle.executors.torch import ops as torch_ops  # noqa: E402
@@ -132,6 +135,23 @@ def test_an_allocation_that_fails_at_load_is_answered_with_figures(kind, tmp_pat
         with pytest.raises(OutOfMemoryError, match=r"on device cpu: the model needs .* GB were fr"):
             load(tiny_file(tmp_path), CONFIG)
     assert execute(load(tiny_file(tmp_path), CONFIG), one_token_plan()).sampled[0].token >= 0
+
+
+@pytest.mark.parametrize("rows", [range(17, 65), range(1, 17)], ids=["prompt", "decode"])
+def test_a_step_ahead_without_memory_changes_no_answer(rows, tmp_path, monkeypatch):
+    """The step fails when it is submitted. Another one is in flight then, if it decodes."""
+    checkpoint = replace(PLAIN, context=CONTEXT).checkpoint(tmp_path)
+    prompts, settings = [TEXT[:70], TEXT[3:12]], {"slots": 2, "batch_tokens": 64, "threads": 1}
+    expected = Rig(checkpoint, device=SAMPLING, **settings).run(prompts)
+    lacking = shortage.Shortage(tmp_path / "order")
+    lacking.install(monkeypatch.setattr)
+    for calls in (0, 20, 45):
+        again = Rig(checkpoint, device=SAMPLING, **settings)
+        lacking.order("multiply", rows, calls if rows.start == 1 else 0)
+        assert again.run(prompts) == expected
+        assert lacking.is_over
+        assert again.scheduler.preemptions
+        assert again.steps_ahead
 
 
 def test_samplers_on_the_device_are_counted(gpu, tmp_path, monkeypatch):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from heddle.step import StepPlan
+    from heddle.step import StepPlan, StepResult
     from heddle.weights.checkpoint import Checkpoint
 
 CONTEXT = 1024
@@ -92,20 +92,13 @@ class Rig:
         said: dict[int, Bits] = {sequence.id: [] for sequence in sequences}
         self.scheduler.add(*sequences)
         while self.scheduler.busy:
-            if not self.submitted:
-                plan = self.scheduler.schedule()
-                if not plan.chunks:
-                    assert self.tier is not None
-                    assert self.tier.work(), "all wait, and for nothing"
-                    continue
-                self.submit(plan)
-            ahead = self.scheduler.schedule_ahead() if self.executor.runs_ahead else None
-            if ahead is not None:
-                self.submit(ahead)
-                self.steps_ahead += 1
-            meanwhile()
+            plan = None if self.submitted else self.scheduler.schedule()
+            if plan is not None and not plan.chunks:
+                assert self.tier is not None
+                assert self.tier.work(), "all wait, and for nothing"
+                continue
             try:
-                result = self.executor.collect()
+                result = self.step(plan, meanwhile)
             except StepMemoryError:
                 self.submitted = 0
                 assert self.scheduler.shrink_steps(), "not even one token"
@@ -119,6 +112,17 @@ class Rig:
             self.cache.check_integrity()
         self.found = [sequence.cached_tokens for sequence in sequences]
         return list(said.values())
+
+    def step(self, plan: StepPlan | None, meanwhile: Callable[[], None]) -> StepResult:
+        """Submit the plan, and the next one if a step ahead is possible. Collect a result."""
+        if plan is not None:
+            self.submit(plan)
+        ahead = self.scheduler.schedule_ahead() if self.executor.runs_ahead else None
+        if ahead is not None:
+            self.submit(ahead)
+            self.steps_ahead += 1
+        meanwhile()
+        return self.executor.collect()
 
     def submit(self, plan: StepPlan) -> None:
         self.executor.submit(plan)

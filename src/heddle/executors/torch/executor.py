@@ -128,6 +128,7 @@ class TorchExecutor:
         self._sums: dict[int, StateSum] = {}  # by slot, for sequences with an embedding
         self._submitted: StepPlan | None = None  # to be started
         self._started: deque[Attempt[_Started]] = deque()
+        self._lacking: StepMemoryError | None = None  # of a step ahead
         self._logits: torch.Tensor | None = None  # of the rows that were sampled last
         self._abandoned = False
         self.rewound: tuple[int, ...] = ()
@@ -186,14 +187,27 @@ class TorchExecutor:
             raise EngineFailedError(f"the step was refused: {problem}")
 
     def begin(self, plan: StepPlan) -> None:
-        """Submit a plan that was checked."""
-        if self.runs_ahead:
+        """Submit a plan that was checked.
+
+        If there is no memory for a step ahead, the next `collect` says so: the step before it is
+        still to be collected, and has ended too.
+        """
+        if not self.runs_ahead:
+            self._submitted = plan
+            return
+        is_ahead = bool(self._started)
+        try:
             with self._computing():
                 self._started.append(self._start(plan))
-        else:
-            self._submitted = plan
+        except StepMemoryError as error:
+            if not is_ahead:
+                raise
+            self._lacking = error
 
     def collect(self) -> StepResult:
+        if self._lacking is not None:
+            lacking, self._lacking = self._lacking, None
+            raise lacking
         plan, self._submitted = self._submitted, None
         with self._computing():
             if plan is not None:
