@@ -22,7 +22,7 @@ from heddle.executors.graph.shares import share, share_kinds, whole
 from heddle.executors.serving import kept_kinds, load_of
 from heddle.models.registry import build
 from heddle.state import divide
-from heddle.step import Chunk, StepPlan
+from heddle.step import Chunk, Scoring, StepPlan
 from heddle.weights.mix import Mix
 from models.tiny import MODELS, qwen3_moe
 from models.tiny.base import TOKENS
@@ -115,14 +115,18 @@ class Ranks:
         with torch.inference_mode():
             for first, last in zip([0, *cuts], [*cuts, len(tokens)], strict=True):
                 windows = windows_of(self.memory, first, last)
-                chunk = Chunk(0, first, tokens[first:last], [0], False, windows=windows)
+                read = Scoring(0, [0] * (last - first), 1)
+                chunk = Chunk(0, first, tokens[first:last], [0], False, score=read, windows=windows)
                 plan = StepPlan(
                     (), (chunk,), clears=(0,) if not first and self.memory.fixed else ()
                 )
                 program.states.prepare(plan)
-                step = program.begin(plan, lambda: None)
-                tiles = step.logits(range(last - first))
-                rows += [tile[: len(some)].numpy() for some, tile in tiles]
+
+                def ask(plan: StepPlan = plan, count: int = last - first) -> list[Any]:
+                    tiles = program.begin(plan, lambda: None).logits(range(count))
+                    return [tile[: len(some)].numpy() for some, tile in tiles]
+
+                rows += program.attempt(plan, torch.zeros(1), ask).found or ()
         return np.concatenate(rows)
 
 
