@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -108,6 +109,17 @@ def test_stored_tensors_pass_through_one_small_buffer(case, monkeypatch):
     steps = {after - before for before, after in pairwise(calls)}
     assert min(steps) > 0
     assert max(steps) <= 1000
+
+
+def test_threads_read_pieces_to_their_places(case, monkeypatch):
+    """Also where a system call returns less than it was asked for."""
+    checkpoint, config = case
+    expected, pread = logprobs(checkpoint, config), os.pread
+    monkeypatch.setattr(upload, "_PIECE", 100)
+    monkeypatch.setattr(
+        upload.os, "pread", lambda descriptor, size, at: pread(descriptor, min(size, 70), at)
+    )
+    assert logprobs(checkpoint, config) == expected
 
 
 def test_a_file_that_ends_before_a_tensor_does_is_named(tmp_path, monkeypatch):

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import math
 import os
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
+from heddle.cores import usable_cores
 from heddle.errors import ModelFileError
 from heddle.executors.quantise import Quantiser
 from heddle.executors.torch.blocks import empty_fields, fields_of
@@ -31,8 +33,12 @@ STAGING_BYTES = 32 << 20
 """Bytes of the staging buffer. A longer row gets a longer buffer."""
 
 
-_PIECE = 16 << 20
-"""Bytes of one system call."""
+_PIECE = 4 << 20
+"""Bytes that a thread reads in one system call."""
+
+_READERS = 8
+"""Most threads that read: one copies a few GB/s out of the system's cache, and the disk waits for
+it."""
 
 
 class Uploader:
@@ -155,15 +161,31 @@ class Uploader:
     def _fill_from(
         self, tensor: TensorInfo, place: FilePlace, begin: int, out: NDArray[np.uint8]
     ) -> None:
+        def read(first: int) -> None:
+            self._read_piece(
+                tensor, place.descriptor, place.offset + begin + first, out[first : first + _PIECE]
+            )
+
+        firsts = range(0, out.size, _PIECE)
+        if len(firsts) < 2:
+            for first in firsts:
+                read(first)
+            return
+        with ThreadPoolExecutor(min(_READERS, len(firsts), usable_cores())) as readers:
+            for _ in readers.map(read, firsts):
+                pass  # raises what a thread has raised
+
+    def _read_piece(
+        self, tensor: TensorInfo, descriptor: int, at: int, out: NDArray[np.uint8]
+    ) -> None:
         done = 0
         while done < out.size:
-            at = place.offset + begin + done
             try:  # (preadv would save a copy, and not every system has it)
-                piece = os.pread(place.descriptor, min(_PIECE, out.size - done), at)
+                piece = os.pread(descriptor, out.size - done, at + done)
             except OSError as error:
                 raise self._unreadable(tensor, str(error.strerror)) from error
             if not piece:
-                raise self._unreadable(tensor, f"the file ends at byte {at}")
+                raise self._unreadable(tensor, f"the file ends at byte {at + done}")
             out[done : done + len(piece)] = np.frombuffer(piece, np.uint8)
             done += len(piece)
 
