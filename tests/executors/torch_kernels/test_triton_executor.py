@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -91,7 +91,12 @@ def test_programs_of_several_tiles_change_no_bits_of_experts(
     alone = scores(executor, TOKENS, [])
     monkeypatch.setattr(matmul, "tiles_of_program", lambda *sizes: 4)
     empty = torch.empty
-    monkeypatch.setattr(torch, "empty", lambda *sizes, **more: empty(*sizes, **more).fill_(inf))
+
+    def filled(*sizes: Any, **more: Any) -> Any:
+        made = empty(*sizes, **more)
+        return made.fill_(inf if made.is_floating_point() else 10**6)
+
+    monkeypatch.setattr(torch, "empty", filled)
     assert scores(executor, TOKENS, [5], [9] * 32) == alone
 
 

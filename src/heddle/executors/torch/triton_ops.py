@@ -21,9 +21,9 @@ from heddle.executors.torch.kernels.operands import Operand, operand, operand_ty
 from heddle.executors.torch.kernels.pages import store
 from heddle.executors.torch.kernels.recurrence import Runs, convolve, runs_of
 from heddle.executors.torch.kernels.rope import rotate, rotate_and_store
+from heddle.executors.torch.kernels.routing import choose
 from heddle.executors.torch.layout import SPLIT
 from heddle.executors.torch.ops import TorchOps, attention_shape
-from heddle.executors.torch.routing import choose
 from heddle.executors.torch.tiles import TILE
 from heddle.executors.torch.weights import Stack
 
@@ -176,7 +176,7 @@ class TritonOps(TorchOps):
     ) -> Tensor:
         self._check()
         chosen, factors = choose(logits, spec, self._constants)
-        choices = sort_choices(chosen - first, weights.up.count, self._layout.used, of=spec.count)
+        choices = sort_choices(chosen, first, weights.up.count, self._layout.used, of=spec.count)
 
         def products(x: Tensor, tiles: Tiles, *stacks: Stack) -> tuple[Tensor, ...]:
             return multiply_each(

@@ -17,6 +17,7 @@ import triton
 import triton.language as tl
 
 from heddle.executors.torch.kernels.matmul import Tiles
+from heddle.executors.torch.kernels.routing import tiles_of_experts
 from heddle.executors.torch.tiles import TILE
 
 _COLUMNS = 512
@@ -42,42 +43,19 @@ class Choices(NamedTuple):
 
 
 def sort_choices(
-    chosen: torch.Tensor, experts: int, tokens: torch.Tensor, *, of: int = 0
+    chosen: torch.Tensor, first: int, experts: int, tokens: torch.Tensor, *, of: int = 0
 ) -> Choices:
-    """Sort the choices (T, used) of experts 0 to `experts` - 1; others are left out.
+    """Sort the choices (T, used) of `experts` experts from `first` on; others are left out.
 
     Tokens from `tokens` (1,) on are padding. The choices are among `of` experts; 0: `experts`.
     """
-    device, used = chosen.device, chosen.shape[1]
-    own = (torch.arange(len(chosen), device=device) < tokens)[:, None]
-    own = own & (chosen >= 0) & (chosen < experts)
-    flat = torch.where(own, chosen, experts).flatten()
-    of_expert, order = flat.sort(stable=True)
-    counts = torch.zeros(experts + 1, dtype=torch.int64, device=device)
-    counts.scatter_add_(0, flat, torch.ones_like(flat))
-    tiles = (counts + TILE - 1) // TILE
-    tiles[experts:].zero_()
-    last_tiles = tiles.cumsum(0)
-    first_tiles = last_tiles - tiles
-    rank = torch.arange(len(flat), device=device) - (counts.cumsum(0) - counts)[of_expert]
-    most = len(flat) // TILE + min(experts, len(flat))
-    slot = first_tiles[of_expert] * TILE + rank
-    slot = torch.where(of_expert < experts, slot, most * TILE)
-    sources = torch.full((most * TILE + 1,), -1, device=device)
-    sources[slot] = torch.where(of_expert < experts, order // used, -1)
-    sources = sources[:-1]
-    slots = torch.empty_like(flat)
-    slots[order] = torch.where(of_expert < experts, slot, -1)
-    numbers = torch.arange(most, device=device)
-    matrices = torch.searchsorted(last_tiles[:experts].contiguous(), numbers, right=True)
-    matrices = torch.where(matrices < experts, matrices, -1)
-    firsts = first_tiles[matrices]
-    each = -(-len(flat) // ((of or experts) * TILE))
-    places = torch.arange(most * TILE, device=device)
+    sources, places, matrices, firsts, slots = tiles_of_experts(chosen, first, experts, tokens)
+    each = -(-chosen.numel() // ((of or experts) * TILE))
+    targets = torch.arange(len(sources), device=chosen.device)
     return Choices(
-        Tiles(sources, places, matrices, firsts, each),
-        Tiles(torch.where(sources >= 0, places, -1), places, matrices, firsts, each),
-        slots.reshape(chosen.shape),
+        Tiles(sources, targets, matrices, firsts, each),
+        Tiles(places, targets, matrices, firsts, each),
+        slots,
     )
 
 
