@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,7 @@ from heddle.drafting.model import DraftModel
 from heddle.engine.drafters import draft_model
 from heddle.engine.health import HealthState
 from heddle.engine.loading import load_model
+from heddle.engine.streams import Collector
 from heddle.errors import ConfigError, InvalidRequestError
 from heddle.sampling_params import SamplingParams
 from heddle.state import WindowMemory
@@ -172,8 +172,9 @@ def test_a_draft_model_guesses_and_the_output_is_the_same(start: Start, small: F
             SamplingParams(seed=s, ignore_eos=True, max_tokens=70, speculation=speculation)  # type: ignore[arg-type]
             for s in range(3)
         ]
-        with ThreadPoolExecutor(3) as pool:
-            return list(pool.map(engine.complete, prompts, params))
+        outputs = [Collector() for _ in prompts]
+        engine.submit_many(zip(prompts, params, outputs, strict=True))  # so that they overlap
+        return [output.wait() for output in outputs]
 
     plain, guessed = run("off"), run(DRAFT)
     assert guessed == plain

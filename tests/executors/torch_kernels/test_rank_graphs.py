@@ -6,8 +6,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import shortage
-from shortage import Shortage
 from triton_device import DEVICE
 
 from heddle.config import EngineConfig
@@ -16,6 +14,8 @@ from models import rig
 from models.tiny import llama
 from prepared_children import prepare_children
 
+import shortage  # isort: skip
+from shortage import Shortage  # isort: skip
 from heddle.executors.torch import load  # isort: skip
 
 if TYPE_CHECKING:
