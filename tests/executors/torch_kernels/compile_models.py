@@ -3,7 +3,7 @@
     python compile_models.py [FAMILY ...]    # of tests/models/tiny; `types`: matmuls of all types
 
 It loads tiny models and computes steps, but each launch only compiles its kernel, for its real
-arguments. It prints each variant: seconds, bytes of shared memory, registers, bytes of spills.
+arguments. It prints each variant: seconds, and bytes of shared memory.
 """
 
 from __future__ import annotations
