@@ -86,9 +86,8 @@ def _choose(
     values = scores
     if BIASES:
         values = values + tl.load(biases + index, mask=inside, other=0.0)
-    values = tl.where(
-        tl.abs(values) >= 0.0, values, float("inf")
-    )  # NaN is the highest, as in torch
+    # NaN is the highest, as in torch. A token always has as many experts as it should.
+    values = tl.where(tl.abs(values) >= 0.0, values, float("inf"))
     values = tl.where(inside, values, float("-inf"))
     if GROUPS_USED < GROUPS:
         values = _of_best_groups(values, index, inside, GROUPS_USED, GROUP_BEST)
