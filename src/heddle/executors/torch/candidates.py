@@ -85,7 +85,7 @@ class Candidates:
         return Candidates(*_sorted(self.logits, columns), self.factor)
 
     def listed(self) -> Candidates:
-        """A list of all candidates; a list as it is."""
+        """All candidates as a list, best first. A list stays as it is."""
         return self.best_first(self.logits.shape[-1])
 
     # --- changing ---------------------------------------------------------------------------------

@@ -228,7 +228,7 @@ class _Rank:
             self._recorded.join()
 
     def no_tokens(self) -> torch.Tensor:
-        """What stands for the tokens (slots,) that rank 0 samples."""
+        """A tensor (slots,) in place of the tokens, which only rank 0 has."""
         prepared = self._prepared
         return torch.zeros(prepared.config.slots, dtype=torch.int64, device=prepared.device)
 

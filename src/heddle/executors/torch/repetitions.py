@@ -79,7 +79,7 @@ class Repetitions:
     def penalties_after_unknown(self) -> LateBiases:
         """The same after one more token, for each token that it may be and that changes something.
 
-        It changes something if it stands in the sequence: then it continues what ended before. With
+        Only a token of the sequence does: it may continue a repetition of what ends here. With
         32,000 tokens this takes 0.2 ms of the host, and 13 ms with a `dry_allowed_length` of 1.
         """
         tokens, lengths, _ = self.state

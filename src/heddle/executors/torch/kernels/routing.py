@@ -72,7 +72,7 @@ def _choose(
     USED: tl.constexpr, GROUPS: tl.constexpr, GROUPS_USED: tl.constexpr, GROUP_BEST: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """The experts of one token. They lie in rows of a group each."""
+    """Choose the experts of one token. Each row of the tile holds a group of experts."""
     token = tl.program_id(0).to(tl.int64)
     group, place = tl.arange(0, ROWS)[:, None], tl.arange(0, COLUMNS)[None, :]
     inside = (group < GROUPS) & (place < of_group)
@@ -170,7 +170,8 @@ def _place(
     sources, places, matrices, firsts, slots, counts, chosen, tokens, first, experts, count, most,
     used, TILE: tl.constexpr, EXPERTS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Fill the tiles of one expert. The last program fills what no expert has."""
+    """Fill the tiles of one expert. The last program fills the tiles that no expert needs, and the
+    slots of choices that are left out."""
     expert = tl.program_id(0)
     number = tl.arange(0, EXPERTS)
     each = tl.load(counts + number, mask=number < experts, other=0)
