@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -12,8 +12,7 @@ import plant_faults
 from plant_faults import Copy, Fault, read_faults, sees
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from contextlib import AbstractContextManager
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from plant_faults import Statuses
@@ -71,8 +70,9 @@ class Planted(Copy):
     def __init__(self, ends: Statuses | str) -> None:
         self.ends = ends
 
-    def planted(self, fault: Fault) -> AbstractContextManager[None]:
-        return nullcontext()
+    @contextmanager
+    def planted(self, fault: Fault) -> Iterator[None]:
+        yield
 
     def run(self, tests: Iterable[str], timeout: float) -> Statuses | str:
         return self.ends
