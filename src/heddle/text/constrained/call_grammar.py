@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from heddle.text.constrained.grammar import JSON_SPACE
+from heddle.text.constrained.lark_regex import lark_regex
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -135,12 +136,8 @@ def _reasoning(reading: Reading, mark: Mark) -> tuple[str, Sequence[str]]:
         rule = f"reasoning: {begun} /(?s:.*)/ {last}"
     else:
         begun = "" if reading.reasons else opening
-        rule = f"reasoning[lazy]: /{_escaped(begun)}(?s:.*){_escaped(closing)}/"
+        reasoning = f"{re.escape(begun)}(?s:.*){re.escape(closing)}"
+        rule = f"reasoning[lazy]: {lark_regex(reasoning)}"
     if reading.reasons:
         return "reasoning ", [rule]
     return f"(SPACE? reasoning){'*' if reading.frames else '?'} ", [rule]
-
-
-def _escaped(text: str) -> str:
-    """`text`, escaped for a regular expression between slashes."""
-    return re.escape(text).replace("/", r"\/")

@@ -21,6 +21,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 from heddle.errors import GrammarError
 from heddle.grammars import Grammar, GrammarKind
 from heddle.text.constrained.gbnf.lark import lark
+from heddle.text.constrained.lark_regex import lark_regex
 from heddle.text.constrained.matching import (
     TOO_SLOW,
     CompiledGrammar,
@@ -215,7 +216,7 @@ def _source(grammar: Grammar, tokens: Tokens) -> str:
             grammar.text, overrides={"whitespace_pattern": JSON_SPACE}
         )
     if grammar.kind is GrammarKind.REGEX:
-        return LLMatcher.grammar_from_regex(grammar.text)
+        return LLMatcher.grammar_from_lark(f"start: {lark_regex(grammar.text)}")
     if grammar.kind is GrammarKind.CHOICE:
         choices = json.loads(grammar.text)
         if not choices or not all(isinstance(one, str) and one for one in choices):

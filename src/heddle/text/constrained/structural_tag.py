@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from heddle.text.constrained.gbnf.lark import lark
 from heddle.text.constrained.gbnf.syntax import is_gbnf
+from heddle.text.constrained.lark_regex import lark_regex
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -145,8 +146,7 @@ class _Writer:
 
     def _regex(self, form: Json, path: str) -> _Part:
         _check_names(form, path, "type pattern")
-        pattern = _string(form, "pattern", path).replace("/", r"\x2f").replace("\n", r"\n")
-        return self._rule(f"/{pattern}/")
+        return self._rule(lark_regex(_string(form, "pattern", path)))
 
     def _grammar(self, form: Json, path: str) -> _Part:
         _check_names(form, path, "type grammar")
