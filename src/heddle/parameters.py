@@ -229,15 +229,25 @@ class Biases:
 
     def take(self, value: Any, name: str) -> object:
         """See :class:`Kind`."""
-        taken = {
-            integer(token, name): bias if bias == -math.inf else number(bias, name)
-            for token, bias in value.items()
-        }
-        for token, bias in taken.items():
+        taken = {integer(token, name): self.bias(bias, name) for token, bias in value.items()}
+        for token in taken:
             check(token >= 0, name, token, "keyed by token ids of at least 0")
-            within = -self.largest <= bias <= self.largest or bias == -math.inf
-            check(within, name, bias, f"values in [-{self.largest}, {self.largest}]")
         return taken
+
+    def bias(self, value: Any, name: str) -> float:
+        """The checked bias of one token.
+
+        Raises:
+            InvalidRequestError: it is no number, or is out of range.
+        """
+        bias = value if value == -math.inf else number(value, name)
+        within = -self.largest <= bias <= self.largest or bias == -math.inf
+        check(within, name, bias, f"values in [-{self.largest}, {self.largest}]")
+        return bias
+
+    def nearest(self, bias: float) -> float:
+        """The bias of the range that is nearest to `bias`; minus infinity stays."""
+        return bias if bias == -math.inf else max(-self.largest, min(self.largest, bias))
 
 
 @dataclass(frozen=True, slots=True)

@@ -183,7 +183,8 @@ class SamplingParams:
         Biases(100),
         "Added to the logits of the given token ids. Minus infinity excludes a token; in JSON it is"
         " `false`. Requests may write a text in place of an id: the value holds for each token of"
-        " the text. They may also send a list of pairs.",
+        " the text. The values of a token are added up; a sum out of range becomes the end of the"
+        " range. They may also send a list of pairs.",
         source="OpenAI's API reference",
     )
     engram: tuple[EngramChoice, ...] = parameter(

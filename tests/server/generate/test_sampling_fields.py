@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -117,6 +118,21 @@ def test_names_of_llama_cpp() -> None:
     assert params.repetition_penalty == 1.3
     [params, _] = both({"top_k": -1, "top_n_sigma": -1.0, "mirostat": 0})
     assert (params.top_k, params.top_n_sigma) == (-1, -1.0)  # off, as with 0
+
+
+@pytest.mark.parametrize(
+    ("bias", "totals"),
+    [
+        ({"ab": -100, "b": -100}, {1: -100, 2: -100}),
+        ({"bbb": 60}, {2: 100}),
+        ([["b", 100], ["b", 100], ["b", -50], ["b", -80]], {2: 70}),
+        ([["b", False], ["ab", 100]], {1: 100, 2: -math.inf}),
+    ],
+)
+def test_biases_of_texts_that_share_a_token_add_up_within_the_range(
+    bias: Any, totals: dict[int, float]
+) -> None:
+    assert params_of(ChatRequest, logit_bias=bias).logit_bias == totals
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])

@@ -179,7 +179,7 @@ def _value(value: Any, kind: Kind, name: str, tokenizer: Tokenizer) -> object:
     """Convert the value in a body to the type that `SamplingParams` accepts."""
     if isinstance(kind, Biases):
         pairs = value.items() if isinstance(value, dict) else value
-        return _by_token(pairs, name, tokenizer)
+        return _by_token(pairs, kind, name, tokenizer)
     if isinstance(kind, Engrams):
         items = [value] if isinstance(value, str) else value
         return [item if isinstance(item, str) else item.model_dump() for item in items]
@@ -187,16 +187,19 @@ def _value(value: Any, kind: Kind, name: str, tokenizer: Tokenizer) -> object:
 
 
 def _by_token(
-    pairs: Iterable[tuple[int | str, float]], name: str, tokenizer: Tokenizer
+    pairs: Iterable[tuple[int | str, float]], kind: Biases, name: str, tokenizer: Tokenizer
 ) -> dict[int, float]:
-    """The sum of the biases of each token.
+    """The sum of the biases of each token, within the range of one bias.
+
+    Texts that share a token may all have the largest bias. So a sum out of range is no fault.
 
     Raises:
-        InvalidRequestError: a text that looks like a number is no token id, or the texts have too
-            many tokens.
+        InvalidRequestError: a bias is out of range, a text that looks like a number is no token id,
+            or the texts have too many tokens.
     """
     biases: dict[int, float] = {}
-    for key, bias in pairs:
+    for key, value in pairs:
+        bias = kind.bias(value, name)
         for id in _ids_of(key, name, tokenizer):
             biases[id] = biases.get(id, 0.0) + bias
         if len(biases) > _MOST_BIASES:
@@ -204,7 +207,7 @@ def _by_token(
                 f"the texts in {name} have more than {_MOST_BIASES:,} tokens; send fewer",
                 param=name,
             )
-    return biases
+    return {id: kind.nearest(total) for id, total in biases.items()}
 
 
 def _ids_of(key: int | str, name: str, tokenizer: Tokenizer) -> Sequence[int]:

@@ -120,7 +120,7 @@ def test_unknown_and_unsupported_fields_of_a_completion(
         ({"logit_bias": {"x": True}}, "logit_bias.x", "True"),
         ({"logit_bias": [["x"]]}, "logit_bias[0][1]", "missing"),
         ({"logit_bias": [1]}, "logit_bias", "list of pairs"),
-        ({"logit_bias": {"x" * 3: 60}}, "logit_bias", "180"),
+        ({"logit_bias": [["b", -101], ["b", 100]]}, "logit_bias", "-101"),
         ({"samplers": "kpz"}, "samplers", "edskypmxit"),
         ({"samplers": "k" * 12}, "samplers", "at most 11 letters"),
         ({"logit_bias": {"-1": 1}}, "logit_bias", "'-1'"),
