@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,12 +11,16 @@ import pytest
 
 from gguf_writer import write_gguf
 from heddle import EngineConfig, SamplingParams
+from heddle.engine.fetching import facts_of
 from heddle.engine.loading import load_model
+from heddle.engine.registry import Registry
 from heddle.errors import ModelFileError
 from heddle.sampling_params import Stage
+from heddle.weights.catalog import ALIASES, Part, Recipe
 from heddle.weights.formats import open_checkpoint
 from heddle.weights.inspect import describe
 from models.tiny.llama import PLAIN
+from tiny_hub import TINY
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -130,6 +135,28 @@ def test_a_loaded_model_has_the_parameters_unless_they_are_turned_off(tmp_path: 
     model = load_model(path, EngineConfig(generation_config="none", **ONE_THREAD))
     assert model.sampling_params() == SamplingParams()
     model.close()
+
+
+def test_a_model_of_the_catalogue_has_the_parameters_of_its_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part = Part("tiny==1.0", "tiny.gguf")
+    row = Recipe("tiny", (part,), "tiny.gguf", sampling={"temperature": 0.2, "top_p": 0.9})
+    monkeypatch.setitem(ALIASES, "tiny", row)
+    monkeypatch.setenv("HEDDLE_HOME", str(tmp_path))
+    (tmp_path / "models" / "tiny").mkdir(parents=True)
+    (tmp_path / "models" / "tiny" / "tiny.gguf").write_bytes(TINY)
+    with closing(load_model("tiny", EngineConfig(**ONE_THREAD))) as model:
+        assert model.sampling_defaults == row.sampling
+    plain = EngineConfig(generation_config="none", **ONE_THREAD)
+    with closing(load_model("tiny", plain)) as model:
+        assert model.sampling_defaults == {}
+    with Registry() as registry:
+        facts = facts_of(registry, registry.add("tiny"))
+    assert facts is not None
+    assert facts.sampling == row.sampling
+    own = describe(gguf(tmp_path, temp=0.6), sampling=row.sampling).sampling
+    assert own == {"temperature": 0.6, "top_p": 0.9}  # a value of the file goes before
 
 
 def test_the_description_shows_parameters_and_end_tokens(tmp_path: Path) -> None:

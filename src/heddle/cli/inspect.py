@@ -13,7 +13,7 @@ def inspect(model: Model = DEFAULT_MODEL, *, as_json: AsJson = False, hub: HubCo
     from heddle.weights.sources import find
 
     found = find(model, cache_home(), on_console(), place=hub_place(hub))
-    description = describe(found.path, found.name)
+    description = describe(found.path, found.name, found.sampling)
     if as_json:
         print(description.to_json())
         return

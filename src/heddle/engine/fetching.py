@@ -31,7 +31,7 @@ class FileFacts:
         parameters: number of weights.
         quantisation: the tensor type of most bytes.
         created: when the path was written, in seconds since 1970.
-        sampling: sampling parameters that the files recommend.
+        sampling: sampling parameters that the files or the catalogue recommend.
         metadata: all metadata of the files, by their names.
     """
 
@@ -50,8 +50,9 @@ def facts_of(registry: Registry, name: str) -> FileFacts | None:
 
     place = replace(hub_place(registry.engine_config), offline=True)
     try:
-        path = find_model(registry.source_of(name), place=place).path
-        read, created = describe(path), int(path.stat().st_mtime)
+        found = find_model(registry.source_of(name), place=place)
+        path = found.path
+        read, created = describe(path, sampling=found.sampling), int(path.stat().st_mtime)
     except (HeddleError, OSError):
         return None
     kind = read.tensors[0].type if read.tensors else ""

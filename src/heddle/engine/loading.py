@@ -239,13 +239,12 @@ def load_model(
     load = loader(config.device)  # first: refuse a wrong device before a download
     check_ranks(config)
     found = find_model(str(model), progress, hub_place(config))
-    name = found.name
     try:
         with open_checkpoint(found.path, found.base, family_of) as checkpoint:
-            return _load(name, checkpoint, config, load, progress or Silent())
+            return _load(found, checkpoint, config, load, progress or Silent())
     except MemoryError as error:
         raise OutOfMemoryError(
-            f"not enough memory to load {name}: {error or 'an allocation failed'}. Set fewer slots,"
+            f"not enough memory to load {found.name}: {error or 'an allocation failed'}. Set fewer slots,"
             " a smaller kv_cache or batch_tokens, or take a smaller model",
             param="model",
         ) from error
@@ -264,7 +263,7 @@ def _warm_up(name: str, executor: Executor, progress: Progress) -> None:
 
 
 def _load(
-    name: str, checkpoint: Checkpoint, config: EngineConfig, load: Load, progress: Progress
+    found: Found, checkpoint: Checkpoint, config: EngineConfig, load: Load, progress: Progress
 ) -> LoadedModel:
     from heddle.engine.chat_templates import chat_template_of
     from heddle.engine.reranking import reranker_of
@@ -278,23 +277,24 @@ def _load(
             "%s: matrices that are already quantised stay as they are: %s", checkpoint.path, kept
         )
     weights = sum(tensor.nbytes for tensor in checkpoint.tensors.values())
-    progress.start(f"loading {name}", weights, quick=True)
+    progress.start(f"loading {found.name}", weights, quick=True)
     try:
         # The weights come last, so that errors of tokenizer and template show early.
         tokenizer = Tokenizer.of(checkpoint.tokenizer())
         template = chat_template_of(checkpoint, tokenizer, config)
         pooling = _pooling(config, checkpoint)
-        recommended = config.generation_config != "none"
-        sampling = checkpoint.recommended().checked() if recommended else {}
+        sampling: dict[str, object] = {}
+        if config.generation_config != "none":
+            sampling = {**found.sampling, **checkpoint.recommended().checked()}
         config = _beside_draft(checkpoint, tokenizer, config)
         executor = load(checkpoint, config, progress.update)
         reranker = reranker_of(checkpoint, tokenizer)  # its tensor has been checked by now
         progress.update(weights)
-        _warm_up(name, executor, progress)
+        _warm_up(found.name, executor, progress)
     finally:
         progress.finish()
     return LoadedModel(
-        _info(name, checkpoint, executor.shape, mix),
+        _info(found.name, checkpoint, executor.shape, mix),
         executor.shape,
         tokenizer,
         template,

