@@ -244,8 +244,8 @@ def load_model(
             return _load(found, checkpoint, config, load, progress or Silent())
     except MemoryError as error:
         raise OutOfMemoryError(
-            f"not enough memory to load {found.name}: {error or 'an allocation failed'}. Set fewer slots,"
-            " a smaller kv_cache or batch_tokens, or take a smaller model",
+            f"not enough memory to load {found.name}: {error or 'an allocation failed'}. Set fewer"
+            " slots, a smaller kv_cache or batch_tokens, or take a smaller model",
             param="model",
         ) from error
 
