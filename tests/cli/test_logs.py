@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ENGINE = "heddle.engine.loop"
+SLOT = "heddle.requests.start.slot"
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +35,7 @@ def levels() -> Iterator[None]:
 
 def write() -> None:
     """Write a line of each level to each logger."""
-    for name in (STARTS, ENDS, ENGINE):
+    for name in (STARTS, SLOT, ENDS, ENGINE):
         for level in (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR):
             logging.getLogger(name).log(level, "%s of %s", logging.getLevelName(level), name)
 
@@ -53,13 +54,13 @@ def shown(
 
 def test_levels(capsys: pytest.CaptureFixture[str]) -> None:
     for level in ("warning", "error", "info", "debug"):
-        assert shown(capsys, level) == dict.fromkeys((STARTS, ENDS, ENGINE), level.upper())
+        assert shown(capsys, level) == dict.fromkeys((STARTS, SLOT, ENDS, ENGINE), level.upper())
 
 
 def test_verbose_is_one_line_per_request(capsys: pytest.CaptureFixture[str]) -> None:
     lines = shown(capsys, "warning", verbose=True)
-    assert lines == {STARTS: "WARNING", ENDS: "INFO", ENGINE: "INFO"}
-    both = dict.fromkeys((STARTS, ENDS, ENGINE), "INFO")
+    assert lines == {STARTS: "WARNING", SLOT: "WARNING", ENDS: "INFO", ENGINE: "INFO"}
+    both = dict.fromkeys((STARTS, SLOT, ENDS, ENGINE), "INFO")
     assert shown(capsys, "info", verbose=True) == both
 
 

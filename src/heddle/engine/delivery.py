@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from heddle.scheduler.sequence import Sequence
 
 _log = logging.getLogger(__name__)
+_starts = logging.getLogger("heddle.requests.start.slot")
+"""A child of the logger of requests' first lines: `heddle serve --verbose` leaves out both."""
 
 
 class Delivery:
@@ -83,7 +85,11 @@ class Delivery:
         request = self.requests[sequence.id]
         if not request.first_step_at:
             request.first_step_at = began
-            self.notify("on_start", began - request.submitted_at)
+            waited = began - request.submitted_at
+            _starts.info(
+                "request %s waited %.1f ms for slot %d", request.label, 1e3 * waited, sequence.slot
+            )
+            self.notify("on_start", waited)
 
     def deliver(self) -> None:
         """Deliver all events of the last step and the ends of cancelled requests."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from heddle.cache.manager import CacheManager
 from heddle.disk.tier import PATIENCE
+from heddle.engine import step_log
 from heddle.engine.activity import Activity
 from heddle.engine.admission import Admission
 from heddle.engine.delivery import Delivery
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from heddle.drafting.follower import Follower
     from heddle.engine.loading import LoadedModel
     from heddle.engine.turns import Turns
+    from heddle.scheduler.outcomes import TokenEvent
     from heddle.scheduler.sequence import Sequence
     from heddle.step import StepPlan
 
@@ -294,10 +296,10 @@ class EngineLoop:
     def _execute(self, plan: StepPlan) -> None:
         goes_on = self._ahead is not None  # on the device, since the step before ended
         began = self.delivery.computed_at if goes_on else time.perf_counter()
-        for binding in plan.bindings:
-            sequence = self.scheduler.slots[binding.slot]
-            assert sequence is not None, "a binding is of a sequence with a slot"
-            self.delivery.note_start(sequence, began)
+        self._note_starts(plan, began)
+        is_logged = step_log.is_wanted()
+        if is_logged:
+            step_log.log_prompts(plan, self.scheduler.slots, self.delivery.requests)
         allowance = step_allowance(plan, self._pace)
         self._enter(Phase.COMPUTING, allowance)
         try:
@@ -329,9 +331,11 @@ class EngineLoop:
             raise self._fail_step(plan, cause) from cause
         if self._draft is not None:
             self._draft.note(result)
+        self.delivery.computed_at = computed_at = time.perf_counter()
+        if is_logged:
+            step_log.log_step(self._step_number, plan, computed_at - began)
         self._step_number += 1
         self._enter(Phase.DELIVERING)
-        self.delivery.computed_at = computed_at = time.perf_counter()
         with self.gate.lock:
             self._take_cancels()
             events = self.scheduler.update(result, computed_at - began)
@@ -340,6 +344,16 @@ class EngineLoop:
         for outcome in result.sampled:
             if isinstance(outcome, Deferred):
                 outcome.ready.add_done_callback(lambda _: self.wakeup.notify())
+        self._pass_on(events)
+
+    def _note_starts(self, plan: StepPlan, began: float) -> None:
+        for binding in plan.bindings:
+            sequence = self.scheduler.slots[binding.slot]
+            assert sequence is not None, "a binding is of a sequence with a slot"
+            self.delivery.note_start(sequence, began)
+
+    def _pass_on(self, events: list[TokenEvent]) -> None:
+        """Deliver the events of driven sequences, and keep the others for `_deliver`."""
         self.delivery.events = [event for event in events if not event.sequence.driven]
         driven = [event for event in events if event.sequence.driven]
         # At once, so that the callers can ask before the next step:
