@@ -226,6 +226,12 @@ class GrammarTrialError(HeddleError):
     retry_after = 5.0
 
 
+class TokenizerFailedError(HeddleError):
+    """The library that tokenizes panicked at a text. Only the request of that text ends."""
+
+    code = "tokenizer_failed"
+
+
 class EngineFailedError(HeddleError):
     """A step failed inside the executor. The requests it carried end with this error."""
 

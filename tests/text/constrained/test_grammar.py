@@ -346,3 +346,45 @@ def test_sampling_parameters_check_their_grammar():
         SamplingParams(grammar={"type": "object"})
     with pytest.raises(InvalidRequestError, match="min_tokens must be 0 for a request with"):
         SamplingParams(grammar=Grammar.regex("a"), min_tokens=1)
+
+
+class PanicException(BaseException):
+    """What a panic of a library written in Rust looks like."""
+
+
+@pytest.mark.parametrize("call", ["consume_tokens", "compute_bitmask"])
+def test_a_panic_of_llguidance_refuses_only_the_grammar(call, monkeypatch):
+    class Panicking:
+        def __init__(self, matcher):
+            self._matcher = matcher
+
+        def __getattr__(self, name):
+            return getattr(self._matcher, name) if name != call else self._panic
+
+        def _panic(self, *_):
+            raise PanicException("out of bounds")
+
+    state = COMPILER.compile(Grammar.regex("a(b|c)*x")).begin()
+    state._matcher = Panicking(state._matcher)
+    with pytest.raises(GrammarError, match="failed during generation: out of bounds"):
+        state.next_mask(ids("ab"))
+
+
+def test_a_panic_while_a_grammar_is_compiled_refuses_it(monkeypatch):
+    def panic(*_):
+        raise PanicException("out of bounds")
+
+    monkeypatch.setattr(grammar_module, "_check_beginning", panic)
+    with pytest.raises(GrammarError, match="grammar cannot be served: out of bounds"):
+        COMPILER.compile(Grammar.regex("never compiled before"))
+
+
+def test_a_panic_while_guesses_are_taken_back_makes_the_grammar_begin_again():
+    class Panicking:
+        def rollback(self, count):
+            raise PanicException("out of bounds")
+
+    state = COMPILER.compile(Grammar.regex("a(b|c)*x")).begin()
+    state.next_mask(ids("ab"))
+    state._matcher = Panicking()
+    assert state.rewind(1) is False

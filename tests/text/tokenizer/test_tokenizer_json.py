@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,13 @@ from tokenizers import (
     trainers,
 )
 
-from heddle.errors import ModelFileError, ModelSourceError, UnsupportedModelError
+from heddle.errors import (
+    ModelFileError,
+    ModelSourceError,
+    TokenizerFailedError,
+    UnsupportedModelError,
+)
+from heddle.text.tokenizer import bpe, pretokenizers
 from heddle.text.tokenizer.tokenizer import Tokenizer as OurTokenizer
 from heddle.weights.gguf.tokenizer import read_tokenizer as gguf_tokenizer
 from heddle.weights.huggingface.tokenizer import read_tokenizer
@@ -235,3 +242,46 @@ def test_a_folder_without_tokenizer_or_with_too_few_rows_is_refused(tmp_path: Pa
         read_tokenizer(tmp_path, {})
     with pytest.raises(ModelFileError, match=r"vocab_size in config\.json is 30"):
         read_tokenizer(folder_with(tmp_path, {}, {}), {"vocab_size": 30})
+
+
+def split_at(pattern: str) -> dict[str, Any]:
+    regex = {"Regex": pattern}
+    return {"type": "Split", "pattern": regex, "behavior": "Isolated", "invert": False}
+
+
+@pytest.mark.parametrize(
+    ("step", "problem"),
+    [
+        (split_at("(?:a|a)*[^a ]"), "pattern '(?:a|a)*[^a ]', which is not known"),
+        (split_at("("), "pattern '(', which is not known"),
+        ({"type": "Sequence", "pretokenizers": [split_at("a")] * 17}, "has 17 patterns"),
+    ],
+)
+def test_patterns_that_may_take_long_are_refused(
+    step: dict[str, Any], problem: str, tmp_path: Path
+) -> None:
+    spec = read_tokenizer(folder_with(tmp_path, {"pre_tokenizer": step}, {}), {})
+    with pytest.raises(UnsupportedModelError, match=re.escape(problem)) as error:
+        OurTokenizer.of(spec)
+    assert error.value.param == "tokenizer.json: pre_tokenizer"
+
+
+def test_a_panic_of_the_library_is_an_error(tmp_path: Path, monkeypatch: Any) -> None:
+    step = split_at("(?:a|a)*[^a ]")
+    spec = read_tokenizer(folder_with(tmp_path, {"pre_tokenizer": step}, {}), {})
+    monkeypatch.setattr(pretokenizers, "is_linear", lambda pattern: True)
+    with pytest.raises(TokenizerFailedError, match="retry-limit"):
+        OurTokenizer.of(spec).encode("a" * 40)
+
+
+def test_a_panic_while_the_tokenizer_is_made_is_an_error(tmp_path: Path, monkeypatch: Any) -> None:
+    class PanicException(BaseException):
+        pass
+
+    def panic(*_: object) -> None:
+        raise PanicException("out of bounds")
+
+    spec = read_tokenizer(folder_with(tmp_path, {}, {}), {})
+    monkeypatch.setattr(bpe, "ByteLevelEncoder", panic)
+    with pytest.raises(ModelFileError, match="do not fit the vocabulary: out of bounds"):
+        OurTokenizer.of(spec)

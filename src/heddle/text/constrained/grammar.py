@@ -32,6 +32,7 @@ from heddle.text.constrained.matching import (
 )
 from heddle.text.constrained.patterns.masks import PatternMasks, TokenTexts
 from heddle.text.constrained.structural_tag import structural_tag_source
+from heddle.text.panics import panics_as
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -95,7 +96,8 @@ class GrammarCompiler:
         Raises:
             GrammarError: it is wrong, can match nothing, or is too large. Names `grammar.param`.
         """
-        return self._from_beginning(self._compiled(_without_beginning(grammar)), grammar)
+        with panics_as(partial(_refused, grammar)):
+            return self._from_beginning(self._compiled(_without_beginning(grammar)), grammar)
 
     def prepare(self) -> None:
         """Make the data that all grammars share, so that the first grammar does not wait for it.

@@ -7,6 +7,7 @@ from time import thread_time
 from typing import TYPE_CHECKING, Protocol
 
 from heddle.errors import GrammarError
+from heddle.text.panics import panics_as
 from heddle.text.tokenizer.detokenizer import Detokenizer
 
 if TYPE_CHECKING:
@@ -69,12 +70,14 @@ class MatcherState:
         key = self._key(tokens)
         known = None if self._known is None else self._known.get(key)
         began = thread_time()
-        mask = _mask(self._matcher, tokens, known)
+        with panics_as(self._refused):
+            mask = _mask(self._matcher, tokens, known)
         if takes_long(began):
             raise self._refused(TOO_SLOW)
         if mask is None:
-            self._matcher = self._grammar.renew(self._shared)
-            mask = _mask(self._matcher, self._tokens, known)
+            with panics_as(self._refused):
+                self._matcher = self._grammar.renew(self._shared)
+                mask = _mask(self._matcher, self._tokens, known)
         if mask is None:
             raise self._refused(reason_of(self._matcher))
         if self._known is not None and known is None:
@@ -86,7 +89,11 @@ class MatcherState:
         del self._tokens[len(self._tokens) - count :]
         if self._follower is not None:
             self._follower.rewind(count)
-        return self._matcher.rollback(count)
+        try:
+            with panics_as(self._refused):
+                return self._matcher.rollback(count)
+        except GrammarError:
+            return False  # the caller begins again
 
     def _key(self, tokens: Sequence[int]) -> Hashable | None:
         """The key of the mask after more tokens; None if it has none."""

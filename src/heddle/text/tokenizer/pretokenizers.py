@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from tokenizers import Regex, pre_tokenizers
 
 from heddle.errors import UnsupportedModelError
+from heddle.text.tokenizer.linear import is_linear
 
 if TYPE_CHECKING:
     from heddle.weights.checkpoint import TokenizerSpec
@@ -46,10 +47,14 @@ class PreTokenizer:
 
     def build(self) -> pre_tokenizers.PreTokenizer:
         """The pre-tokenizer for the `tokenizers` library. It ends with the byte-level alphabet."""
-        steps = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in self.patterns]
+        patterns = (_FASTER.get(pattern, pattern) for pattern in self.patterns)
+        steps = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in patterns]
         byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
         return pre_tokenizers.Sequence([*steps, byte_level])
 
+
+_FASTER = {r"\s+$": r"(?<!\s)\s+$"}
+"""Patterns with equal matches. The first takes quadratic time: it tries each space of a run."""
 
 _CASED = (
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+%(end)s|"
@@ -153,21 +158,45 @@ def pre_tokenizer_of(spec: TokenizerSpec) -> PreTokenizer:
     """The pre-tokenizer that a checkpoint names, or describes by patterns.
 
     Raises:
-        UnsupportedModelError: no pre-tokenizer has the name.
-        ModelFileError: a pattern is not a valid regular expression.
+        UnsupportedModelError: no pre-tokenizer has the name, or a pattern may take too long.
     """
     if spec.patterns is None:
         return pre_tokenizer(spec.pre_tokenizer, spec.label("pre_tokenizer"))
+    label = spec.label("pre_tokenizer")
+    if len(spec.patterns) > _MOST_PATTERNS:
+        raise UnsupportedModelError(
+            f"{label} has {len(spec.patterns)} patterns; supported: at most {_MOST_PATTERNS}",
+            param=label,
+        )
     for pattern in spec.patterns:
-        try:
-            Regex(pattern)
-        except Exception as error:  # the library raises no narrower class
-            spec.fail("pre_tokenizer", f"has the pattern {pattern!r}, which is wrong: {error}")
+        if _spelled_out(pattern) not in _KNOWN and not is_linear(_spelled_out(pattern)):
+            raise UnsupportedModelError(
+                f"{label} has the pattern {pattern!r}, which is not known, and which may take"
+                " exponential time. Use a GGUF file of this model: it names its pre-tokenizer",
+                param=label,
+            )
     return PreTokenizer(spec.patterns, spec.whole_words)
 
 
-_CASELESS_GROUP = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_MOST_PATTERNS = 16
 _SPELLED_OUT = "'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]"
+_OTHER_SPELLINGS = {
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)?": _CONTRACTION,
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)": _SPELLED_OUT,
+    "'(?i:[sdmt]|ll|ve|re)": _SPELLED_OUT,
+    "\r": r"\r",
+    "\n": r"\n",
+}
+
+
+def _spelled_out(pattern: str) -> str:
+    """An equal pattern in the spelling of this module."""
+    for other, ours in _OTHER_SPELLINGS.items():
+        pattern = pattern.replace(other, ours)
+    return pattern
+
+
+_KNOWN = frozenset(pattern for known in _BY_NAME.values() for pattern in known.patterns)
 
 
 def pre_tokenizer_name(spec: TokenizerSpec) -> str:
@@ -178,10 +207,7 @@ def pre_tokenizer_name(spec: TokenizerSpec) -> str:
     """
     if spec.patterns is None:
         return spec.pre_tokenizer or "default"
-    patterns = tuple(
-        p.replace(_CASELESS_GROUP, _SPELLED_OUT).replace("\r", r"\r").replace("\n", r"\n")
-        for p in spec.patterns
-    )
+    patterns = tuple(map(_spelled_out, spec.patterns))
     for name, known in _BY_NAME.items():
         if known.patterns == patterns and known.whole_words == spec.whole_words:
             return name

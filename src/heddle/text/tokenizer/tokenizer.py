@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Protocol
 
 from heddle.errors import (
     InvalidRequestError,
+    ModelFileError,
+    TokenizerFailedError,
     UnsupportedParameterError,
 )
 from heddle.step import TokenPieces
 from heddle.text.constrained.grammar import GrammarCompiler
+from heddle.text.panics import panics_as
 from heddle.text.tokenizer import bpe, sentencepiece
 from heddle.text.tokenizer.pretokenizers import pre_tokenizer_of
 from heddle.text.tokenizer.sequences import find_breakers, spell
@@ -23,7 +26,7 @@ from heddle.text.tokenizer.special import SpecialTokens
 from heddle.text.tokenizer.vocabulary import FillIn, TokenType, Vocabulary
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from heddle.grammars import Grammar
     from heddle.step import TokenGrammar, TokenSequences
@@ -98,11 +101,13 @@ class Tokenizer:
         if spec.algorithm == "bpe":
             words = pre_tokenizer_of(spec)
             add_bos, add_space_prefix = words.add_bos, False
-            encoder = bpe.ByteLevelEncoder(vocabulary, spec, words)
+            with panics_as(_wrong_merges(spec)):
+                encoder = bpe.ByteLevelEncoder(vocabulary, spec, words)
             piece_bytes = bpe.piece_bytes(vocabulary)
         else:
             add_bos, add_space_prefix = True, spec.add_space_prefix is not False
-            encoder = sentencepiece.SentencePieceEncoder(vocabulary, spec)
+            with panics_as(_wrong_merges(spec)):
+                encoder = sentencepiece.SentencePieceEncoder(vocabulary, spec)
             piece_bytes = sentencepiece.piece_bytes(vocabulary, spec)
         if spec.add_bos is not None:
             add_bos = spec.add_bos
@@ -149,13 +154,18 @@ class Tokenizer:
             parse_special: encode the text of a control token as that token. User-defined tokens
                 are always found.
             continues: the text follows other text, so the tokenizer puts no space before it.
+
+        Raises:
+            TokenizerFailedError: the library panicked.
         """
         special = self._all_parsed if parse_special else self._always_parsed
         ids = list(self._prefix_ids) if add_special else []
         after_special = not continues
         for part in special.split(_well_formed(text)):
             if isinstance(part, str):
-                ids += self._encoder.encode(self._space_prefix + part if after_special else part)
+                with panics_as(_failed_at_text):
+                    plain = self._space_prefix + part if after_special else part
+                    ids += self._encoder.encode(plain)
                 after_special = False
             else:
                 ids.append(part)
@@ -299,6 +309,17 @@ class Tokenizer:
 
     def _visible_bytes(self, id: int) -> bytes:
         return self._pieces[id].encode() if id in self._special else self._bytes[id]
+
+
+def _wrong_merges(spec: TokenizerSpec) -> Callable[[str], ModelFileError]:
+    label = spec.label("merges")
+    return lambda panic: ModelFileError(
+        f"{label} do not fit the vocabulary: {panic}; fetch another file", field=label
+    )
+
+
+def _failed_at_text(panic: str) -> TokenizerFailedError:
+    return TokenizerFailedError(f"the tokenizer failed at this text: {panic}; send another text")
 
 
 def _well_formed(text: str) -> str:
