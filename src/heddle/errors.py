@@ -9,6 +9,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+_LONGEST_MESSAGE, _LONGEST_PARAM = 4096, 256
+"""Most characters of an error. It may name a value of a file, which may have any length."""
+
 
 class HeddleError(Exception):
     """Base of all errors raised on purpose.
@@ -27,9 +30,15 @@ class HeddleError(Exception):
     retry_after: float | None = None
 
     def __init__(self, message: str, *, param: str | None = None) -> None:
+        message = _shortened(message, _LONGEST_MESSAGE)
         super().__init__(message)
         self.message = message
-        self.param = param
+        self.param = None if param is None else _shortened(param, _LONGEST_PARAM)
+
+
+def _shortened(text: str, most: int) -> str:
+    """`text` without its middle if it is longer than `most` characters."""
+    return text if len(text) <= most else f"{text[: most // 2]} ... {text[-most // 2 :]}"
 
 
 # --- the request is at fault ---------------------------------------------------------------------
@@ -311,7 +320,7 @@ class FileFormatError(HeddleError):
 
     def __init__(self, message: str, *, field: str) -> None:
         super().__init__(message, param=field)
-        self.field = field
+        self.field = str(self.param)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle with the field, so that the error can cross processes."""

@@ -68,6 +68,10 @@ def test_tensors_can_be_in_any_order(tmp_path: Path) -> None:
         ({"a": entry("F32", [7.0], 0, 28)}, "a has the shape"),  # type: ignore[list-item]
         ({"a": entry("F32", [7], 0, 24)}, "a has 24 bytes, and F32 of shape .7. takes 28"),
         ({"a": entry("F32", [2**62, 2**62], 0, 28)}, "a has 28 bytes"),
+        ({"a": entry("F32", [2**62] * 8, 0, 28)}, "a has 28 bytes"),
+        ({"a": entry("F32", [1] * 9, 0, 28)}, "a has 9 dimensions; at most 8"),
+        ({"a": entry("F32", [10**19], 0, 28)}, "a whole number has 20 digits"),
+        ({"a": entry("F32", [0], 0, -(10**400))}, "a whole number has 402 digits"),
         ({"a": entry("F4", [57], 0, 28)}, "a has 28 bytes, and F4 of shape .57. takes 28.5"),
         ({"a": entry("F32", [8], 0, 32)}, "a ends at byte"),
         ({"a": entry("F32", [6], 4, 28)}, "a begins at byte"),
@@ -89,6 +93,7 @@ def test_a_wrong_header_is_refused_by_name(header: object, problem: str, tmp_pat
         (b"1234567", "header does not fit"),
         (struct.pack("<Q", 1 << 40), "header claims 1099511627776 bytes"),
         (struct.pack("<Q", 100) + b"{}", "header claims 100 bytes"),
+        (struct.pack("<Q", 33 << 20) + bytes(33 << 20), "header claims 34603008 bytes"),
         (struct.pack("<Q", 1) + b"{", "header is not JSON"),
         (struct.pack("<Q", 2) + b"\xff\xfe", "header is not JSON"),
         (struct.pack("<Q", 40_000) + b"[" * 40_000, "header is not JSON"),
@@ -103,6 +108,15 @@ def test_a_file_that_is_not_safetensors_is_refused(
         SafetensorsFile.open(tmp_path / "x")
     with pytest.raises(ModelSourceError):
         SafetensorsFile.open(tmp_path / "no such file")
+
+
+def test_an_error_shows_the_ends_of_a_long_value(tmp_path: Path) -> None:
+    name = "n" * 10_000
+    path = write_raw_safetensors(tmp_path / "x", {name: entry("F33", [7], 0, 28)}, bytes(28))
+    with pytest.raises(ModelFileError, match=r"nnn \.\.\. nnn.*fetch it again") as error:
+        SafetensorsFile.open(path)
+    assert len(error.value.message) < 5000
+    assert len(error.value.field) < 300
 
 
 @given(st.data())

@@ -1,4 +1,4 @@
-"""JSON files of a Hugging Face folder."""
+"""JSON in a Hugging Face folder: limits on what a file may hold."""
 
 from __future__ import annotations
 
@@ -12,8 +12,35 @@ if TYPE_CHECKING:
 
 Config = dict[str, object]
 
-_LARGEST_JSON = 256 << 20
-"""Most bytes of a file. The largest known tokenizer.json has 35 MB."""
+_LARGEST_JSON = 64 << 20
+"""Most bytes of a file. The largest known tokenizer.json has 35 MB. Parsed JSON may take 25 times
+its size in memory."""
+_MOST_DIGITS = 19
+
+
+def parse_json(raw: bytes, *, unique: bool = False) -> object:
+    """The value that `raw` holds. `unique`: no object may have a key twice.
+
+    Raises:
+        ValueError: it is not JSON, or has a whole number that 64 bits do not hold. Work on numbers
+            of thousands of digits takes seconds.
+        RecursionError: it is nested too deeply.
+    """
+    hook = _unique if unique else None
+    return json.loads(raw, parse_int=_whole, object_pairs_hook=hook)
+
+
+def _whole(digits: str) -> int:
+    if len(digits.lstrip("-")) > _MOST_DIGITS:
+        raise ValueError(f"a whole number has {len(digits)} digits")
+    return int(digits)
+
+
+def _unique(pairs: list[tuple[str, object]]) -> Config:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name occurs twice")
+    return found
 
 
 def read_json(path: Path) -> Config:
@@ -26,7 +53,7 @@ def read_json(path: Path) -> Config:
     try:
         if path.stat().st_size > _LARGEST_JSON:
             raise ModelFileError(f"{path} is larger than {_LARGEST_JSON} bytes", field=path.name)
-        value = json.loads(path.read_bytes())
+        value = parse_json(path.read_bytes())
     except OSError as error:
         raise ModelSourceError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:

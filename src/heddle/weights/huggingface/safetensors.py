@@ -8,7 +8,7 @@ or overlaps. The reader checks all of that before it reads or allocates anything
 
 from __future__ import annotations
 
-import json
+import reprlib
 import struct
 from dataclasses import dataclass
 from math import prod
@@ -17,13 +17,17 @@ from typing import TYPE_CHECKING, NoReturn
 
 from heddle.errors import ModelFileError
 from heddle.weights.files import OpenFile
+from heddle.weights.huggingface.json_files import parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _LENGTH = struct.Struct("<Q")
-_LARGEST_HEADER = 100_000_000
-"""The format's own limit."""
+_LARGEST_HEADER = 32 << 20
+"""Most bytes of a header, which describes 250,000 tensors. The format allows 100 MB; JSON of this
+size would take 2 GB of memory."""
+_MOST_DIMENSIONS = 8
+"""Most dimensions of a tensor. Known models have at most 5."""
 
 DTYPE_BITS = {
     **dict.fromkeys(("F64", "I64", "U64", "C64"), 64),
@@ -87,7 +91,7 @@ class SafetensorsFile(OpenFile):
             self._fail("header", f"claims {length} bytes in a file of {self.stamp.size}")
         raw = self.read(_LENGTH.size, length, "header")
         try:
-            header = json.loads(bytes(raw), object_pairs_hook=_unique)
+            header = parse_json(bytes(raw), unique=True)
         except (ValueError, RecursionError) as error:  # wrong UTF-8 is a ValueError, too
             self._fail("header", f"is not JSON: {error}")
         if not isinstance(header, dict):
@@ -101,9 +105,11 @@ class SafetensorsFile(OpenFile):
         if not isinstance(dtype, str) or dtype not in DTYPE_BITS:
             self._fail(name, f"has the unknown dtype {dtype!r}")
         if not _are_counts(shape):
-            self._fail(name, f"has the shape {shape!r}, which is no list of counts")
+            self._fail(name, f"has the shape {reprlib.repr(shape)}, which is no list of counts")
+        if len(shape) > _MOST_DIMENSIONS:
+            self._fail(name, f"has {len(shape)} dimensions; at most {_MOST_DIMENSIONS} are allowed")
         if not _are_counts(offsets) or len(offsets) != 2:
-            self._fail(name, f"has data_offsets {offsets!r}, which are not two counts")
+            self._fail(name, f"has data_offsets {reprlib.repr(offsets)}, which are not two counts")
         first, end = offsets
         bits = prod(shape) * DTYPE_BITS[dtype]
         if end - first != bits // 8 or bits % 8:
@@ -131,13 +137,6 @@ class SafetensorsFile(OpenFile):
         raise ModelFileError(
             f"{self.path}: {field} {problem}; the file is damaged, fetch it again", field=field
         )
-
-
-def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("a name occurs twice")
-    return found
 
 
 def _are_counts(values: object) -> bool:

@@ -6,13 +6,12 @@ names are those of sentence-transformers 5 (`sentence_transformers/models/`).
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from heddle.errors import ModelFileError, UnsupportedModelError
-from heddle.weights.huggingface.json_files import read_json, read_optional_json
+from heddle.weights.huggingface.json_files import parse_json, read_json, read_optional_json
 
 if TYPE_CHECKING:
     from heddle.weights.huggingface.json_files import Config
@@ -84,7 +83,7 @@ def _modules(folder: Path) -> list[tuple[str, str]]:
     if not path.is_file():
         return []
     try:
-        entries = json.loads(path.read_bytes())
+        entries: Any = parse_json(path.read_bytes())
         found = [(entry["type"].rpartition(".")[2], entry["path"]) for entry in entries]
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ModelFileError(f"{path} does not list modules: {error!r}", field=_MODULES) from error
