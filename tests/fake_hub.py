@@ -38,7 +38,7 @@ class Repository:
 
 @dataclass
 class Reply:
-    """A fault: a status with headers, or a connection that is cut after `cut` bytes."""
+    """A fault: a status, wrong headers, another body, or a connection cut after `cut` bytes."""
 
     status: int | None = None
     headers: dict[str, str] = field(default_factory=dict)
@@ -54,6 +54,7 @@ class FakeHub:
         faults: replies by the end of a path; each is given once, in order.
         requests: method, path and Range header of each.
         before: called with each path before it is answered.
+        described: what the answer to a question for a list says, by what is true.
     """
 
     url: str = ""
@@ -62,6 +63,7 @@ class FakeHub:
     requests: list[tuple[str, str]] = field(default_factory=list)
     before: Callable[[str], None] = lambda path: None
     ranges: bool = True
+    described: Callable[[dict[str, Any]], object] = lambda true: true
 
     def fault(self, path: str) -> Reply | None:
         for end, replies in self.faults.items():
@@ -115,7 +117,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.state.before(path)
         fault = self.state.fault(path)
         if fault is not None and fault.status is not None:
-            return self._answer(fault.status, b"", fault.headers)
+            return self._answer(fault.status, fault.body(b""), fault.headers)
         if path.startswith("/api/models/"):
             return self._describe(path)
         assert "/resolve/" in path, path
@@ -142,7 +144,8 @@ class _Handler(BaseHTTPRequestHandler):
             return
         siblings = [_sibling(file, content) for file, content in found.commits[at].items()]
         described = {"id": name, "sha": at, "siblings": siblings, "cardData": found.card}
-        self._answer(200, json.dumps(described).encode())
+        told = self.state.described(described)
+        self._answer(200, told if isinstance(told, bytes) else json.dumps(told).encode())
 
     def _send_file(self, path: str, fault: Reply | None) -> None:
         _, organisation, short, _, at, file = path.split("/", 5)
@@ -160,15 +163,16 @@ class _Handler(BaseHTTPRequestHandler):
         if self.state.ranges and (wanted := self.headers.get("Range")):
             start = int(wanted.removeprefix("bytes=").removesuffix("-"))
         content = fault.body(content) if fault else content
-        self._answer(206 if start else 200, content[start:], {}, fault.cut if fault else None)
+        headers = {"Content-Range": f"bytes {start}-{len(content) - 1}/{len(content)}"}
+        headers = (headers if start else {}) | (fault.headers if fault else {})
+        self._answer(206 if start else 200, content[start:], headers, fault.cut if fault else None)
 
     def _answer(
         self, status: int, body: bytes, headers: Mapping[str, str] = {}, cut: int | None = None
     ) -> None:
         self.send_response(status)
-        for name, value in headers.items():
+        for name, value in {"Content-Length": str(len(body)), **headers}.items():
             self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body if cut is None else body[:cut])
 

@@ -23,6 +23,7 @@ from heddle.weights.sources import find
         ("org/name:Q4_K_M", HubName("org/name", "main", "Q4_K_M")),
         ("org/Na.me_1-GGUF@v1.0:UD-Q4_K_XL", HubName("org/Na.me_1-GGUF", "v1.0", "UD-Q4_K_XL")),
         ("hf:org/name@refs/pr/7", HubName("org/name", "refs/pr/7")),
+        *((f"org/name@{revision}", None) for revision in ("/tmp/x", ".", "./x", "a//b", "a/")),
         *((path, None) for path in ("name", "./org/name", "/org/name", "~/name", "a/b/c")),
         *((path, None) for path in ("org/file.gguf", "../name", "org/..", "org/", "org/na me")),
     ],

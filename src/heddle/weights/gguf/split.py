@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _NUMBER, _COUNT, _TENSORS = "split.no", "split.count", "split.tensors.count"
-_PART = re.compile(r"(?P<name>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
+_PART = re.compile(r"(?P<name>.+)-(?P<number>\d{5})-of-(?P<count>(?!0{5})\d{5})\.gguf", re.ASCII)
 
 
 def model_name(file_name: str) -> str:

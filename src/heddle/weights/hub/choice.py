@@ -117,7 +117,7 @@ def weights_of(name: HubName, places: Sequence[str], files: Iterable[str]) -> tu
     missing = [file for file in needed if file not in files]
     if missing:
         raise ModelSourceError(
-            f"{name.repository}: {INDEX} names {', '.join(missing)}, which the repository lacks;"
+            f"{name.repository}: {INDEX} names {_some(missing)}, which the repository lacks;"
             " its author has to mend it, or take another revision",
             param="model",
         )
@@ -151,7 +151,7 @@ def _pick(name: HubName, models: dict[str, str]) -> str:
         wanted = "one of the usual types" if name.quant is None else repr(name.quant)
         raise ModelSourceError(
             f"{name.repository} has no GGUF file of {wanted}; name one of"
-            f" {', '.join(_shown(model) for model in models)} as {name.repository}:QUANT",
+            f" {_some([_shown(model) for model in models])} as {name.repository}:QUANT",
             param="model",
         )
     return found
@@ -177,10 +177,10 @@ def _preference(model: str) -> tuple[int, int, str]:
 
 def _parts(name: HubName, first: str, files: Sequence[str]) -> tuple[str, ...]:
     names = part_names(first)
-    missing = [one for one in names if one not in files]
+    missing = sorted({*names} - {*files})
     if missing:
         raise ModelSourceError(
-            f"{name.repository}: the split model {first} lacks {', '.join(missing)}; its author has"
+            f"{name.repository}: the split model {first} lacks {_some(missing)}; its author has"
             " to mend it, or take another file",
             param="model",
         )
@@ -199,7 +199,11 @@ def _nothing(name: HubName, files: Sequence[str]) -> Exception:
             param="model",
         )
     kind = "GGUF file" if name.quant is not None else f"{CONFIG} with safetensors and no GGUF file"
-    shown = ", ".join(files[:20]) + (", ..." if len(files) > 20 else "")
     return ModelSourceError(
-        f"{name.repository} has no {kind}; it has {shown or 'no files'}", param="model"
+        f"{name.repository} has no {kind}; it has {_some(files) or 'no files'}", param="model"
     )
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first of the names, for errors. A repository may have thousands."""
+    return ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")

@@ -6,6 +6,7 @@ import errno
 import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ from heddle.weights.hub.client import plain_errors
 from heddle.weights.hub.transfer import StoppedError, fetch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from heddle.hub_place import HubPlace
     from heddle.weights.hub.client import Listing
@@ -58,14 +59,30 @@ def download(
     files = [listing.files[one] for one in names if not (snapshot.path / one).exists()]
     if not files:
         return
-    try:
+    with _storing(name, place, partial(_missing, files, snapshot)), plain_errors(name, place):
         snapshot.blob("").mkdir(parents=True, exist_ok=True)
         _check_space(name, files, snapshot, place)
-        with plain_errors(name, place):
-            _download(name, files, snapshot, place, progress, what, check_head)
+        _download(name, files, snapshot, place, progress, what, check_head)
+
+
+def remember(name: HubName, snapshot: Snapshot, place: HubPlace) -> None:
+    """Make a snapshot the one that the cache has for the revision of `name`.
+
+    Raises:
+        ModelSourceError: it cannot be stored.
+    """
+    with _storing(name, place, lambda: 0):
+        snapshot.remember(name.revision)
+
+
+@contextmanager
+def _storing(name: HubName, place: HubPlace, missing: Callable[[], int]) -> Iterator[None]:
+    """Turn errors of the file system into errors that say what to do."""
+    try:
+        yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise _no_space(name, _missing(files, snapshot), place) from error
+            raise _no_space(name, missing(), place) from error
         raise ModelSourceError(
             f"cannot store {name.served} in {place.cache}: {error.strerror or error}; make the"
             " folder writable, or set --hub-cache to another",

@@ -11,7 +11,7 @@ PREFIX = "hf:"
 
 _PART = r"[A-Za-z0-9](?:[\w.-]*[A-Za-z0-9_])?"
 _NAME = re.compile(
-    rf"(?P<repository>{_PART}(?:/{_PART})?)(?:@(?P<revision>[\w./-]+))?(?::(?P<quant>[\w.-]+))?",
+    rf"(?P<repository>{_PART}(?:/{_PART})?)(?:@(?P<revision>\w[\w.-]*(?:/\w[\w.-]*)*))?(?::(?P<quant>[\w.-]+))?",
     re.ASCII,
 )
 

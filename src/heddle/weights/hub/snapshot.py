@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Self
 if TYPE_CHECKING:
     from pathlib import Path
 
-_COMMIT = re.compile(r"[0-9a-f]{40}")
+COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 def is_commit(revision: str) -> bool:
     """Whether a revision is a commit, which never changes."""
-    return _COMMIT.fullmatch(revision) is not None
+    return COMMIT.fullmatch(revision) is not None
 
 
 @dataclass(frozen=True, slots=True)

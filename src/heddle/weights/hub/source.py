@@ -13,8 +13,8 @@ from heddle.weights.gguf.checkpoint import lacking_parts
 from heddle.weights.gguf.file import architecture_in
 from heddle.weights.hub.choice import CARD, CONFIG, INDEX, TEMPLATES, TOKENIZER, choose, weights_of
 from heddle.weights.hub.client import UnreachableError, list_files
-from heddle.weights.hub.download import download
-from heddle.weights.hub.names import HubName, parse
+from heddle.weights.hub.download import download, remember
+from heddle.weights.hub.names import PREFIX, HubName, parse
 from heddle.weights.hub.snapshot import Snapshot, is_commit
 from heddle.weights.huggingface.checkpoint import check_config
 from heddle.weights.huggingface.json_files import read_optional_json
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from heddle.weights.checkpoint import CheckArchitecture
     from heddle.weights.hub.client import Listing
     from heddle.weights.progress import Progress
+
+_LARGEST_CARD = 1 << 17
+"""Most bytes of a model card. A YAML parser may take 10 s for them."""
 
 
 def find(
@@ -119,7 +122,7 @@ def _fetch(
                 check("gguf", architecture)
 
         fetch(choice.first, progress=progress, check_head={first.name: check_head})
-    snapshot.remember(name.revision)
+    remember(name, snapshot, place)
     return snapshot.path if choice.is_folder else snapshot.path / choice.first[0]
 
 
@@ -138,7 +141,8 @@ def _base(
     lacking = () if path.is_dir() else lacking_parts(path)
     if not lacking:
         return None
-    if listing is not None and CARD in listing.files:
+    card = None if listing is None else listing.files.get(CARD)
+    if listing is not None and card is not None and card.size <= _LARGEST_CARD:
         download(name, (CARD,), listing, snapshot, place, progress)
     base = _base_name(name, snapshot.path / CARD)
     if base is None:
@@ -165,22 +169,28 @@ def _fetch_some(
     snapshot = Snapshot(place.cache / name.folder, listing.commit)
     download(name, found, listing, snapshot, place, progress)
     if found:
-        snapshot.remember(name.revision)
+        remember(name, snapshot, place)
     return snapshot.path if found else None
 
 
 def _base_name(name: HubName, card: Path) -> HubName | None:
     """The repository that a model was made from: as its card says, else by its name."""
-    named = None
-    if card.is_file():
-        try:
-            named = ModelCard.load(card, ignore_metadata_errors=True).data.get("base_model")
-        except (ValueError, OSError):  # no card is needed
-            named = None
-    named = named[0] if isinstance(named, list) and named else named
-    if not isinstance(named, str):
+    named = _base_in(card)
+    if named is None:
         organisation, _, short = name.repository.rpartition("/")
         stem = short.removesuffix("-GGUF").removesuffix("-gguf")
         named = f"{organisation}/{stem}" if organisation and stem != short else ""
-    base = parse(named) if "/" in named else None
+    base = parse(named) if "/" in named and not named.startswith(PREFIX) else None
     return base if base is not None and base.repository != name.repository else None
+
+
+def _base_in(card: Path) -> str | None:
+    """The base that a card names; None without. Any text may be in a card, and none is needed."""
+    if not card.is_file() or card.stat().st_size > _LARGEST_CARD:
+        return None
+    try:
+        named = ModelCard.load(card, ignore_metadata_errors=True).data.get("base_model")
+    except Exception:  # of the library and of its YAML parser, which do not name their errors
+        return None
+    named = named[0] if isinstance(named, list) and named else named
+    return named if isinstance(named, str) else None

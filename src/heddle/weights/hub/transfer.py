@@ -9,19 +9,18 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 
 import httpx2
 from huggingface_hub import constants, get_session, hf_hub_url
-from huggingface_hub.errors import HfHubHTTPError
-from huggingface_hub.utils import build_hf_headers, hf_raise_for_status
+from huggingface_hub.utils import build_hf_headers
 
-from heddle.errors import ChecksumError, ModelSourceError
+from heddle.errors import ChecksumError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
     from threading import Event
 
@@ -39,10 +38,19 @@ _PIECE = 1 << 20
 _HEAD = 1 << 16
 """How many of a file's first bytes are checked before the rest arrives."""
 _TRANSIENT = {408, 425, 429, 500, 502, 503, 504}
+_MOST_REDIRECTS = 10
 
 
 class StoppedError(Exception):
     """Another file has failed, so this one was given up."""
+
+
+class RefusedError(Exception):
+    """The hub has answered with another status than success. `response` has no body."""
+
+    def __init__(self, response: httpx2.Response) -> None:
+        super().__init__(f"{response.url} answers with status {response.status_code}")
+        self.response = response
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +67,35 @@ class HubFile:
     name: str
     size: int
     digest: str
+
+
+@contextmanager
+def answer_of(url: str, headers: Mapping[str, str] | None = None) -> Iterator[httpx2.Response]:
+    """The hub's answer to a GET, after redirects. Its body is not read yet.
+
+    The library would read the body of a redirect or of a refusal, however long, and decompress it.
+    Here the bytes are those of the connection, and no other body is read than that of the answer.
+
+    Raises:
+        RefusedError: the status is not a success.
+        httpx2.HTTPError: the hub cannot be reached, or redirects too often or out of TLS.
+    """
+    sent = {**build_hf_headers(library_name="heddle"), **(headers or {})}
+    sent["Accept-Encoding"] = "identity"  # lengths and ranges are of the file itself
+    client = get_session()
+    request = client.build_request("GET", url, headers=sent, timeout=_TIMEOUT)
+    for _ in range(_MOST_REDIRECTS + 1):
+        response = client.send(request, stream=True, follow_redirects=False)
+        with closing(response):
+            if response.is_success:
+                yield response
+                return
+            if response.next_request is None:
+                raise RefusedError(response)
+            if request.url.scheme == "https" != response.next_request.url.scheme:
+                raise httpx2.RequestError(f"{request.url} redirects out of TLS")
+            request = response.next_request
+    raise httpx2.TooManyRedirects(f"{url} redirects more than {_MOST_REDIRECTS} times")
 
 
 def fetch(
@@ -81,9 +118,8 @@ def fetch(
             download ends, and nothing is kept.
 
     Raises:
-        HfHubHTTPError, httpx2.HTTPError: the hub refused, or failed several times in a row.
+        RefusedError, httpx2.HTTPError: the hub refused, or failed several times in a row.
         ChecksumError: the bytes are not the ones that the hub has promised.
-        ModelSourceError: the name of the blob is no digest.
         StoppedError: `stop` was set.
         OSError: the file cannot be stored.
     """
@@ -130,7 +166,7 @@ class _Download:
                 before = out.tell()
                 try:
                     self._receive(out)
-                except (HfHubHTTPError, httpx2.TransportError) as error:
+                except (RefusedError, httpx2.TransportError) as error:
                     failures = 1 if out.tell() > before else failures + 1
                     self._pause(error, failures)
             out.flush()
@@ -140,9 +176,7 @@ class _Download:
     def _new_digest(self) -> Any:
         if len(self._file.digest) == 64:
             return hashlib.sha256()
-        if len(self._file.digest) == 40:
-            return hashlib.sha1(b"blob %d\0" % self._file.size, usedforsecurity=False)
-        raise ModelSourceError(f"{self._file.name}: {self._file.digest!r} is not a digest")
+        return hashlib.sha1(b"blob %d\0" % self._file.size, usedforsecurity=False)
 
     def _take_in(self, out: BinaryIO) -> None:
         """Begin with the bytes that an earlier process has left."""
@@ -171,37 +205,30 @@ class _Download:
 
     def _receive(self, out: BinaryIO) -> None:
         """Append what is missing."""
-        headers = build_hf_headers(library_name="heddle")
-        headers["Accept-Encoding"] = "identity"  # lengths and ranges are of the file itself
         start = out.tell()
-        if start:
-            headers["Range"] = f"bytes={start}-"
-        with get_session().stream(
-            "GET", self._url, headers=headers, timeout=_TIMEOUT, follow_redirects=True
-        ) as response:
-            if not response.is_success:
-                response.read()
-                hf_raise_for_status(response)
-            if start and response.status_code != httpx2.codes.PARTIAL_CONTENT:
+        with answer_of(self._url, {"Range": f"bytes={start}-"} if start else None) as response:
+            if response.status_code == httpx2.codes.PARTIAL_CONTENT:
+                _check_range(response, start)
+            elif start:
                 out.seek(0)  # the server ignores ranges
                 out.truncate()
                 self._digest = self._new_digest()
-            for piece in response.iter_bytes():  # as they arrive: a cut loses none
+            for piece in response.iter_raw():  # as they arrive: a cut loses none
                 if self._stop.is_set():
                     raise StoppedError
                 out.write(piece)
                 self._digest.update(piece)
-                self._report(out.tell())
-                self._look(out)
                 if out.tell() > self._file.size:
                     return  # `_check` refuses it
+                self._report(out.tell())
+                self._look(out)
         if out.tell() < self._file.size:
             raise httpx2.ReadError(f"the connection ended at byte {out.tell():,}")
 
     def _pause(self, error: Exception, failures: int) -> None:
         """Wait before the next attempt. Raises `error` if there is none."""
         seconds = 0.0
-        if isinstance(error, HfHubHTTPError):
+        if isinstance(error, RefusedError):
             if error.response.status_code not in _TRANSIENT:
                 raise error
             asked = error.response.headers.get("Retry-After", "")
@@ -221,3 +248,15 @@ class _Download:
                 " again",
                 param="model",
             )
+
+
+def _check_range(response: httpx2.Response, start: int) -> None:
+    """
+    Raises:
+        httpx2.RemoteProtocolError: the answer holds another part of the file than its rest.
+    """
+    told = response.headers.get("Content-Range", "")
+    if not told.startswith(f"bytes {start}-"):
+        raise httpx2.RemoteProtocolError(
+            f"the answer has Content-Range {told[:80]!r}, and was asked for bytes from {start:,}"
+        )
