@@ -373,7 +373,8 @@ class ServerConfig:
     )
     cors: tuple[str, ...] = _setting(
         (),
-        "origins whose web pages may use the server, separated by commas; * = all; repeatable",
+        "origins whose web pages may use the server, separated by commas; localhost = this machine's,"
+        " on any port; * = all; repeatable",
     )
     alias: tuple[str, ...] = _setting(
         (), "further names of the model in requests, separated by commas; repeatable"
@@ -430,9 +431,10 @@ def check_keys(keys: Sequence[str], param: str) -> None:
 
 def _check_origins(origins: Sequence[str]) -> None:
     for origin in origins:
-        if origin != "*" and not _ORIGIN.fullmatch(origin):
+        if origin not in ("*", "localhost") and not _ORIGIN.fullmatch(origin):
             raise ConfigError(
-                f"cors must be * or an origin such as https://example.org:8443, got {origin!r}",
+                "cors must be *, localhost or an origin such as https://example.org:8443, got"
+                f" {origin!r}",
                 param="cors",
             )
 

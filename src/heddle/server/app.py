@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route
 
 from heddle.config import ServerConfig
@@ -17,8 +16,9 @@ from heddle.server.http import errors
 from heddle.server.http.access import CheckKeys, is_admin_route
 from heddle.server.http.access_log import AccessLog
 from heddle.server.http.body import Bodies
+from heddle.server.http.cors import Cors
 from heddle.server.http.description import Application
-from heddle.server.http.hints import HEADER, TellIgnored
+from heddle.server.http.hints import TellIgnored
 from heddle.server.http.keys import keys_of
 from heddle.server.http.lenient import WarnOfUnknown
 from heddle.server.http.request_id import RequestId
@@ -71,13 +71,7 @@ def create_app(registry: Registry, config: ServerConfig | None = None) -> FastAP
         app.add_middleware(WarnOfUnknown)
     app.add_middleware(TellIgnored)
     if service.config.cors:  # outside of the keys: a browser's preflight request has no key
-        app.add_middleware(
-            CORSMiddleware,
-            allow_origins=service.config.cors,
-            allow_methods=["*"],
-            allow_headers=["*"],
-            expose_headers=["x-request-id", "request-id", "retry-after", "warning", HEADER],
-        )
+        app.add_middleware(Cors, origins=service.config.cors)
     shapes = [(route.path, api.errors) for route, api in served]
     shapes += [(path, api.errors) for api in APIS for path in api.unserved]
     app.add_middleware(errors.ChooseErrorShape, shapes=shapes)

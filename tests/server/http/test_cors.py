@@ -41,7 +41,9 @@ def test_an_origin_is_allowed_and_others_are_not(serve: Callable[..., Running]) 
     assert allowed.status_code == 200, "a browser asks without a key"
     assert allowed.headers["access-control-allow-origin"] == PAGE
     assert "authorization" in allowed.headers["access-control-allow-headers"].lower()
-    assert "access-control-allow-origin" not in ask_first(server, "https://other.example").headers
+    other = ask_first(server, "https://other.example")
+    assert other.status_code == 200
+    assert not any(name.startswith("access-control") for name in other.headers)
     refused = server.get("/v1/models", headers={"origin": PAGE})
     assert refused.status_code == 401
     assert refused.headers["access-control-allow-origin"] == PAGE, "so that the page can read why"
@@ -50,8 +52,28 @@ def test_an_origin_is_allowed_and_others_are_not(serve: Callable[..., Running]) 
 
 
 def test_all_origins(serve: Callable[..., Running]) -> None:
-    allowed = ask_first(serve(cors=("*",)), PAGE)
-    assert allowed.headers["access-control-allow-origin"] == "*"
+    server = serve(cors=("*",))
+    allowed = ask_first(server, PAGE).headers
+    assert allowed["access-control-allow-origin"] == PAGE
+    assert "access-control-allow-credentials" not in allowed, "any page could use a visitor's login"
+    assert allowed["access-control-allow-methods"] == "GET, POST, DELETE, OPTIONS"
+    assert server.get("/v1/models", headers={"origin": PAGE}).headers["vary"] == "Origin"
+
+
+def test_localhost_stands_for_all_ports_of_this_machine(serve: Callable[..., Running]) -> None:
+    server = serve(cors=("localhost", PAGE))
+    for host in ("localhost", "127.0.0.1", "[::1]"):
+        for origin in (f"http://{host}", f"https://{host}", f"http://{host}:3000", PAGE):
+            assert ask_first(server, origin).headers["access-control-allow-origin"] == origin
+    for origin in (
+        "http://notlocalhost",
+        "http://localhost.evil.example",
+        "http://127.0.0.1.evil.example",
+        "http://evil.example:80",
+        "http://localhost:80@evil.example",
+        "null",
+    ):
+        assert "access-control-allow-origin" not in ask_first(server, origin).headers
 
 
 @pytest.mark.parametrize("origin", ["", "page.example", "https://page.example/", "https://a b"])

@@ -477,7 +477,8 @@ def test_a_bug_is_an_answer_too(serve: Callable[..., Running], monkeypatch: Any)
     assert (error["code"], error["type"]) == ("internal_error", "server_error")
     assert "division" not in error["message"]
     assert response.headers["x-request-id"]
-    assert response.headers["access-control-allow-origin"] == "*", "so that the page can read it"
+    allowed = response.headers["access-control-allow-origin"]
+    assert allowed == "https://page.example", "so that the page can read it"
 
 
 @pytest.mark.parametrize("name", ["self", "template", "messages_"])
