@@ -67,6 +67,7 @@ class ContextLengthError(InvalidRequestError):
     """
 
     code = "context_length_exceeded"
+    kind = "exceed_context_size_error"  # llama.cpp's; OpenAI's clients read the code
 
     def __init__(
         self, message: str, *, param: str | None = None, tokens: int = 0, context: int = 0

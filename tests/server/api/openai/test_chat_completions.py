@@ -54,7 +54,7 @@ def test_an_answer_as_a_stream(shared: Running) -> None:
     assert len({(chunk.id, chunk.created, chunk.model, chunk.object) for chunk in chunks}) == 1
     assert all(chunk.usage is None and len(chunk.choices) == 1 for chunk in chunks)
     choices = [chunk.choices[0] for chunk in chunks]
-    assert (choices[0].delta.role, choices[0].delta.content) == ("assistant", "")
+    assert (choices[0].delta.role, choices[0].delta.content) == ("assistant", None)
     assert all(choice.delta.role is None for choice in choices[1:])
     assert all(choice.delta.content for choice in choices[1:-1])
     assert "".join(choice.delta.content or "" for choice in choices) == text_of(expected(1, 9))

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, Field
 
-from heddle.errors import ContextLengthError
 from heddle.server.http.error_shape import ErrorShape, overflow
 
 if TYPE_CHECKING:
@@ -37,11 +36,7 @@ class NativeError(BaseModel):
 
 def native_error_body(error: HeddleError) -> dict[str, Any]:
     """The error in llama.cpp's shape."""
-    kind = _TYPES.get(
-        error.status, "invalid_request_error" if error.status < 500 else "server_error"
-    )
-    if isinstance(error, ContextLengthError):
-        kind = "exceed_context_size_error"
+    kind = _TYPES.get(error.status, error.kind)
     fields = {"code": error.status, "message": error.message, "type": kind, "param": error.param}
     return {"error": fields | overflow(error)}
 

@@ -186,7 +186,7 @@ class ChatWriter(_CompletionsWriter):
         return super().json(outputs, totals | self._prompt_logprobs_field(outputs[0]))
 
     def opening(self, index: int) -> bytes:
-        delta = {"role": "assistant", "content": ""}
+        delta = {"role": "assistant", "content": None}  # as llama.cpp; OpenAI sends ""
         return event(self._chunk([self._choice(index, delta, None, None)]))
 
     def json_choice(self, index: int, output: Output) -> Json:
