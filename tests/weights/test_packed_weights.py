@@ -91,6 +91,16 @@ def test_gptq(
     check(tmp_path, meant, kind)
 
 
+def test_a_zero_point_of_0_is_stored_as_15_by_the_first_version_of_gptq(tmp_path: Path) -> None:
+    def packer(matrix: np.ndarray) -> Packed:
+        positive = np.abs(matrix)
+        parts, values = as_gptq(positive, 4, 32, symmetric=False, less_one=True, scatter=False)
+        assert np.all(parts["qzeros"] == -1)  # eight times 15 in each word
+        return {**parts}, values
+
+    check(tmp_path, write(tmp_path, GPTQ | {"sym": False}, packer), TensorType.Q5_0)
+
+
 @pytest.mark.parametrize("group", [16, 32, 64])
 def test_awq(group: int, tmp_path: Path) -> None:
     meant = write(
@@ -99,7 +109,7 @@ def test_awq(group: int, tmp_path: Path) -> None:
     check(tmp_path, meant, TensorType.F32 if group == 16 else TensorType.Q5_0)
 
 
-def compressed(form: str, bits: int) -> dict[str, object]:
+def compressed(form: str, bits: object) -> dict[str, object]:
     groups = {"group_0": {"weights": {"num_bits": bits}, "targets": ["Linear"]}}
     return {"quant_method": "compressed-tensors", "format": form, "config_groups": groups}
 
@@ -204,6 +214,9 @@ GPTQ: dict[str, object] = {"quant_method": "gptq", "bits": 4, "sym": True}
     [
         ({"quant_method": "bitsandbytes"}, r"quant_method 'bitsandbytes' .* gptq, awq"),
         (GPTQ | {"bits": 3}, r"bits 3 is not supported; supported: 4, 8"),
+        (GPTQ | {"bits": [4]}, r"bits \[4\] is not supported"),
+        (FP8 | {"weight_block_size": [0, 128]}, r"weight_block_size \[0, 128\]"),
+        (compressed("pack-quantized", [4]), r"num_bits 4, or 8"),
         (GPTQ | {"checkpoint_format": "marlin"}, r"checkpoint_format 'marlin'"),
         ({"quant_method": "awq", "bits": 4, "version": "gemv"}, r"version 'gemv'"),
         (compressed("nvfp4-pack-quantized", 4), r"format 'nvfp4-pack-quantized'"),
@@ -225,6 +238,9 @@ def test_other_forms_are_refused_by_name(settings: object, error: str, tmp_path:
         ("scales", lambda a: a[:, :-1], r"q_proj\.scales has shape .*; \(any, 64\) is required"),
         ("qzeros", lambda a: a[1:], r"q_proj\.qzeros has shape"),
         ("g_idx", lambda a: a[1:], r"q_proj\.g_idx has shape \(63,\); \(64\) is required"),
+        ("g_idx", lambda a: a.astype("f4"), r"g_idx has dtype F32; I32 or I64 is required"),
+        ("qweight", lambda a: a.astype("i8"), r"q_proj\.qweight has dtype I64; I32 is required"),
+        ("scales", lambda a: a.astype("i1"), r"scales has dtype I8; F16 or BF16 or F32"),
     ],
 )
 def test_parts_that_do_not_fit_are_named(
@@ -242,6 +258,64 @@ def test_parts_that_do_not_fit_are_named(
     with pytest.raises(ModelFileError, match=error) as caught:
         HuggingFaceCheckpoint.open(tmp_path)
     assert isinstance(caught.value, HeddleError)
+
+
+@pytest.mark.parametrize("group", [-1, 2, 1_000_000])
+def test_a_column_of_a_group_that_does_not_exist_is_refused(group: int, tmp_path: Path) -> None:
+    def packer(matrix: np.ndarray) -> Packed:
+        parts, values = gptq(matrix, scatter=True)
+        of_column = parts["g_idx"]
+        assert isinstance(of_column, np.ndarray)
+        of_column[3] = group
+        return parts, values
+
+    # The matrices have two groups or more.
+    write(tmp_path, GPTQ | {"desc_act": True}, packer)
+    with (
+        HuggingFaceCheckpoint.open(tmp_path) as checkpoint,
+        pytest.raises(ModelFileError, match=rf"q_proj\.g_idx names group {group}, and there are 2"),
+    ):
+        checkpoint.read("layers.0.attention.q.weight")
+
+
+@pytest.mark.parametrize("dtype, shape", [("i1", (3, 1)), ("i4", (1,))])
+def test_zero_points_that_do_not_fit_are_named(
+    dtype: str, shape: tuple[int, ...], tmp_path: Path
+) -> None:
+    def packer(matrix: np.ndarray) -> Packed:
+        parts: dict[str, Storable] = {
+            "weight": matrix.astype(np.int8),
+            "weight_scale": np.ones(1, np.float32),
+            "weight_zero_point": np.zeros(shape, dtype),
+        }
+        return parts, matrix
+
+    write(tmp_path, compressed("int-quantized", 8), packer)
+    with pytest.raises(HeddleError, match=r"weight_zero_point has (shape \(3, 1\)|dtype I32)"):
+        HuggingFaceCheckpoint.open(tmp_path)
+
+
+def test_an_empty_matrix_is_named(tmp_path: Path) -> None:
+    def packer(matrix: np.ndarray) -> Packed:
+        return {
+            "qweight": np.zeros((0, 64), np.int32),
+            "qzeros": np.zeros((1, 8), np.int32),
+            "scales": np.zeros((1, 64), np.float16),
+        }, matrix
+
+    write(tmp_path, GPTQ, packer)
+    with pytest.raises(ModelFileError, match=r"q_proj\.weight has shape \(64, 0\)"):
+        HuggingFaceCheckpoint.open(tmp_path)
+
+
+def test_a_missing_shape_is_named(tmp_path: Path) -> None:
+    def packer(matrix: np.ndarray) -> Packed:
+        codes, _zero, scale = quantised(matrix, 4, 32, True)
+        return {"weight_packed": pack(codes, 4), "weight_scale": scale}, matrix
+
+    write(tmp_path, compressed("pack-quantized", 4), packer)
+    with pytest.raises(ModelFileError, match="weight_shape is missing"):
+        HuggingFaceCheckpoint.open(tmp_path)
 
 
 def test_an_engine_runs_packed_weights(tmp_path: Path) -> None:

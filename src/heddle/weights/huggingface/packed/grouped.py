@@ -12,7 +12,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from heddle.errors import ModelFileError
 from heddle.weights.huggingface.packed.matrix import (
+    FLOATS,
+    INTEGERS,
+    WORDS,
     PackedMatrix,
     block_type,
     group_size,
@@ -64,7 +68,7 @@ def gptq(settings: Config, tensors: Stored) -> list[PackedMatrix]:
     version, bits = settings.get("checkpoint_format", "gptq"), settings.get("bits")
     if version not in ("gptq", "gptq_v2"):
         raise refuse("checkpoint_format", version, "supported: gptq, gptq_v2")
-    if bits not in {4, 8}:
+    if bits not in (4, 8):
         raise refuse("bits", bits, "supported: 4, 8")
     form = _Form(
         bits=4 if bits == 4 else 8,
@@ -89,24 +93,24 @@ def awq(settings: Config, tensors: Stored) -> list[PackedMatrix]:
 
 
 def _matrix(stem: str, form: _Form, tensors: Stored) -> PackedMatrix:
-    stored = require(tensors, f"{stem}.qweight", None, None)
+    stored = require(tensors, f"{stem}.qweight", WORDS, None, None)
     per_word = 32 // form.bits
     columns, rows = stored.shape
     if form.packs_rows:
         rows *= per_word
     else:
         columns *= per_word
-    scales = require(tensors, f"{stem}.scales", None, rows)
+    scales = require(tensors, f"{stem}.scales", FLOATS, None, rows)
     groups = scales.shape[0]
-    require(tensors, f"{stem}.qzeros", groups, -(-rows // per_word))
+    require(tensors, f"{stem}.qzeros", WORDS, groups, -(-rows // per_word))
     group = group_size(f"{stem}.scales", columns, groups)
     parts = [f"{stem}.qweight", f"{stem}.qzeros", f"{stem}.scales"]
     if f"{stem}.g_idx" in tensors:
-        require(tensors, f"{stem}.g_idx", columns)
+        require(tensors, f"{stem}.g_idx", INTEGERS, columns)
         parts.append(f"{stem}.g_idx")
     kind = block_type(form.bits, group, scales.dtype, zero_points=form.zero_points)
     if form.scattered:
-        require(tensors, f"{stem}.g_idx", columns)
+        require(tensors, f"{stem}.g_idx", INTEGERS, columns)
         kind = TensorType.F32
     source = _Source(stem, form, kind, columns)
     return PackedMatrix(f"{stem}.weight", kind, (rows, columns), tuple(parts), source.open)
@@ -127,7 +131,7 @@ class _Source:
         zeros = unpack(read(f"{self.stem}.qzeros"), form.bits, 1, form.places)
         # A stored 15 is a zero point of 0, from which the first version of GPTQ took 1.
         zeros = (zeros + form.zero_shift) & ((1 << form.bits) - 1)
-        scattered = read(f"{self.stem}.g_idx").astype(np.int64) if form.scattered else None
+        scattered = self._groups_of_columns(read, len(scales)) if form.scattered else None
 
         def decode(rows: slice) -> tuple[Integers, Floats]:
             codes = self._codes(words, rows)
@@ -138,6 +142,19 @@ class _Source:
             return codes - zero, spread(scale, self.kind, columns)
 
         return decode
+
+    def _groups_of_columns(self, read: Read, groups: int) -> NDArray[np.int64]:
+        """The group of each column."""
+        label = f"{self.stem}.g_idx"
+        found = read(label).astype(np.int64)
+        wrong = found[(found < 0) | (found >= groups)]
+        if wrong.size:
+            raise ModelFileError(
+                f"tensor {label} names group {wrong[0]}, and there are {groups} groups; the file is"
+                " damaged, fetch it again",
+                field=label,
+            )
+        return found
 
     def _codes(self, words: NDArray[np.int32], rows: slice) -> Integers:
         """Codes (n, columns) of some rows."""

@@ -65,6 +65,11 @@ class PackedMatrix:
     open: Callable[[Read], DecodeRows]
     by_rows: bool = False
 
+    def __post_init__(self) -> None:
+        """Raise ModelFileError if the matrix is empty."""
+        if 0 in self.shape:
+            raise ModelFileError(f"tensor {self.label} has shape {self.shape}", field=self.label)
+
     @property
     def nbytes(self) -> int:
         """Size in bytes as `type`."""
@@ -123,11 +128,17 @@ def stems(tensors: Stored, suffix: str) -> list[str]:
     return [name.removesuffix(suffix) for name in tensors if name.endswith(suffix)]
 
 
-def require(tensors: Stored, label: str, *shape: int | None) -> StoredTensor:
-    """The stored tensor `label`, which must have `shape`. None stands for any size.
+WORDS, INTEGERS, FLOATS = ("I32",), ("I32", "I64"), ("F16", "BF16", "F32")
+"""Dtypes of packed integers, of indices and sizes, and of scales."""
+
+
+def require(
+    tensors: Stored, label: str, dtypes: tuple[str, ...], *shape: int | None
+) -> StoredTensor:
+    """The stored tensor `label`, which must have one of `dtypes`, and `shape`. None: any size.
 
     Raises:
-        ModelFileError: it is missing or has another shape.
+        ModelFileError: it is missing, or has another dtype or shape.
     """
     found = tensors.get(label)
     if found is None:
@@ -137,6 +148,11 @@ def require(tensors: Stored, label: str, *shape: int | None) -> StoredTensor:
         wanted = ", ".join("any" if size is None else str(size) for size in shape)
         raise ModelFileError(
             f"tensor {label} has shape {found.shape}; ({wanted}) is required", field=label
+        )
+    if found.dtype not in dtypes:
+        raise ModelFileError(
+            f"tensor {label} has dtype {found.dtype}; {' or '.join(dtypes)} is required",
+            field=label,
         )
     return found
 

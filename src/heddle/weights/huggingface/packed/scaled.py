@@ -13,6 +13,9 @@ import numpy as np
 
 from heddle.errors import ModelFileError, UnsupportedModelError
 from heddle.weights.huggingface.packed.matrix import (
+    FLOATS,
+    INTEGERS,
+    WORDS,
     PackedMatrix,
     block_type,
     group_size,
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
     from heddle.weights.huggingface.json_files import Config
     from heddle.weights.huggingface.packed.matrix import DecodeRows, Read, Stored
     from heddle.weights.huggingface.packed.values import Codes, Floats, Integers
+    from heddle.weights.huggingface.safetensors import StoredTensor
 
 _FORMATS = ("pack-quantized", "int-quantized", "float-quantized", "naive-quantized")
 
@@ -59,8 +63,9 @@ def fp8(settings: Config, tensors: Stored) -> list[PackedMatrix]:
             _scaled(f"{stem}.weight", f"{stem}.weight_scale", tensors)
             for stem in stems(tensors, ".weight_scale")
         ]
-    if not isinstance(blocks, list) or [type(size) for size in blocks] != [int, int]:
-        raise refuse("weight_block_size", blocks, "supported: two whole numbers")
+    are_sizes = isinstance(blocks, list) and [type(size) for size in blocks] == [int, int]
+    if not isinstance(blocks, list) or not are_sizes or min(blocks) < 1:
+        raise refuse("weight_block_size", blocks, "supported: two positive whole numbers")
     return [
         _scaled(f"{stem}.weight", f"{stem}.weight_scale_inv", tensors, tuple(blocks))
         for stem in stems(tensors, ".weight_scale_inv")
@@ -69,15 +74,15 @@ def fp8(settings: Config, tensors: Stored) -> list[PackedMatrix]:
 
 def _bits(settings: Config) -> int:
     """Bits of a code, which must be the same in all groups of modules."""
-    groups, found = settings.get("config_groups"), set()
+    groups, found = settings.get("config_groups"), list[object]()
     for group in groups.values() if isinstance(groups, dict) else ():
         weights = group.get("weights") if isinstance(group, dict) else None
         if isinstance(weights, dict):
-            found.add(weights.get("num_bits"))
-    bits = found.pop() if len(found) == 1 else None
-    if bits not in {4, 8}:
+            found.append(weights.get("num_bits"))
+    bits = next((one for one in (4, 8) if found and all(each == one for each in found)), None)
+    if bits is None:
         raise refuse("config_groups", groups, "supported: groups that all have num_bits 4, or 8")
-    return 4 if bits == 4 else 8
+    return bits
 
 
 def _packed(stem: str, bits: int, tensors: Stored) -> PackedMatrix:
@@ -88,15 +93,16 @@ def _packed(stem: str, bits: int, tensors: Stored) -> PackedMatrix:
             " model that was quantised without activation order",
             param="quantization_config",
         )
-    words = require(tensors, f"{stem}.weight_packed", None, None)
+    words = require(tensors, f"{stem}.weight_packed", WORDS, None, None)
     rows, columns = words.shape[0], words.shape[1] * 32 // bits
-    scales = require(tensors, f"{stem}.weight_scale", rows, None)
+    scales = require(tensors, f"{stem}.weight_scale", FLOATS, rows, None)
+    require(tensors, f"{stem}.weight_shape", INTEGERS, 2)
     groups = scales.shape[1]
     group = group_size(f"{stem}.weight_scale", columns, groups)
     parts = [f"{stem}.{name}" for name in ("weight_packed", "weight_scale", "weight_shape")]
     zero_label = f"{stem}.weight_zero_point"
     if zero_label in tensors:
-        require(tensors, zero_label, -(-rows * bits // 32), groups)
+        require(tensors, zero_label, WORDS, -(-rows * bits // 32), groups)
         parts.append(zero_label)
     kind = block_type(bits, group, scales.dtype, zero_points=zero_label in tensors)
 
@@ -125,23 +131,18 @@ def _packed(stem: str, bits: int, tensors: Stored) -> PackedMatrix:
 
 def _scaled(label: str, scale: str, tensors: Stored, blocks: tuple[int, ...] = ()) -> PackedMatrix:
     """A matrix of int8 or FP8. `blocks` are the rows and columns that share a scale."""
-    stored, scales = require(tensors, label, None, None), tensors[scale]
+    stored = require(tensors, label, ("I8", "F8_E4M3"), None, None)
     rows, columns = stored.shape
-    if stored.dtype not in ("I8", "F8_E4M3"):
-        raise UnsupportedModelError(
-            f"tensor {label} of dtype {stored.dtype} has scales; supported: I8, F8_E4M3",
-            param="quantization_config",
-        )
+    scales = require(tensors, scale, FLOATS, *tensors[scale].shape)
     if blocks:
-        require(tensors, scale, -(-rows // blocks[0]), -(-columns // blocks[1]))
-    elif scales.shape not in ((), (1,), (1, 1), (rows,), (rows, 1)):
-        raise UnsupportedModelError(
-            f"tensor {scale} has shape {scales.shape}; supported: one scale, or one for each of"
-            f" {rows} rows",
-            param="quantization_config",
-        )
+        require(tensors, scale, FLOATS, -(-rows // blocks[0]), -(-columns // blocks[1]))
+    else:
+        _check_one_or_by_row(scale, scales, rows)
     zero_label = label + "_zero_point"
     zero_points = zero_label in tensors
+    if zero_points:
+        zeros = require(tensors, zero_label, ("I8",), *tensors[zero_label].shape)
+        _check_one_or_by_row(zero_label, zeros, rows)
     if stored.dtype == "F8_E4M3":
         kind = TensorType.F32 if zero_points else _float8_type(columns, blocks)
     elif blocks:
@@ -151,6 +152,15 @@ def _scaled(label: str, scale: str, tensors: Stored, blocks: tuple[int, ...] = (
     parts = (label, scale, *([zero_label] if zero_points else []))
     source = _Bytes(parts, kind, (rows, columns), blocks)
     return PackedMatrix(label, kind, (rows, columns), parts, source.open, by_rows=True)
+
+
+def _check_one_or_by_row(label: str, tensor: StoredTensor, rows: int) -> None:
+    if tensor.shape not in ((), (1,), (1, 1), (rows,), (rows, 1)):
+        raise UnsupportedModelError(
+            f"tensor {label} has shape {tensor.shape}; supported: one value, or one for each of"
+            f" {rows} rows",
+            param="quantization_config",
+        )
 
 
 def _float8_type(columns: int, blocks: tuple[int, ...]) -> TensorType:
