@@ -7,6 +7,7 @@ environment.
 from __future__ import annotations
 
 import dataclasses
+import ipaddress
 import math
 import os
 import re
@@ -371,6 +372,11 @@ class ServerConfig:
     prefix_cache_per_key: bool = _setting(
         False, "share prefixes only between requests with the same API key"
     )
+    trusted_proxy: tuple[str, ...] = _setting(
+        (),
+        "addresses or networks of proxies whose X-Forwarded-For names the client, separated by"
+        " commas; repeatable; empty = the header is ignored",
+    )
     cors: tuple[str, ...] = _setting(
         (),
         "origins whose web pages may use the server, separated by commas; localhost = this machine's,"
@@ -404,6 +410,7 @@ class ServerConfig:
         object.__setattr__(self, "sampling", checked(self.sampling))  # the class is frozen
         check_keys(self.api_key, "api_key")
         check_keys(self.admin_key, "admin_key")
+        _check_networks(self.trusted_proxy)
         _check_origins(self.cors)
         _check_aliases(self.alias)
         if self.prefix_cache_per_key and not (self.api_key or self.api_key_file):
@@ -427,6 +434,18 @@ def check_keys(keys: Sequence[str], param: str) -> None:
                 " `NAME: KEY`",
                 param=param,
             )
+
+
+def _check_networks(networks: Sequence[str]) -> None:
+    for text in networks:
+        try:
+            ipaddress.ip_network(text)
+        except ValueError as error:
+            raise ConfigError(
+                f"trusted_proxy must be an address or a network such as 10.0.0.0/8, got {text!r}:"
+                f" {error}",
+                param="trusted_proxy",
+            ) from None
 
 
 def _check_origins(origins: Sequence[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,10 @@ import httpx
 import pytest
 
 from heddle import memory
+from heddle.config import ServerConfig
+from heddle.errors import ConfigError
+from heddle.server.http.keys import client_of
+from heddle.server.http.process import forms_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -94,6 +99,65 @@ def test_clients_are_told_by_key_else_by_address(serve: Callable[..., Running]) 
     running = serve(client_tokens=4)
     assert running.post("/v1/completions", body).status_code == 200
     assert running.post("/v1/completions", body).status_code == 429
+
+
+@pytest.mark.parametrize(
+    ("trusted", "is_believed"),
+    [
+        ((), False),
+        (("192.0.2.1", "::1"), False),
+        (("127.0.0.2",), False),
+        (("127.0.0.1",), True),
+        (("192.0.2.0/24", "127.0.0.0/8"), True),
+    ],
+)
+def test_only_a_trusted_proxy_names_its_clients(
+    serve: Callable[..., Running],
+    monkeypatch: pytest.MonkeyPatch,
+    trusted: tuple[str, ...],
+    is_believed: bool,
+) -> None:
+    monkeypatch.setenv("FORWARDED_ALLOW_IPS", "*")  # uvicorn's own variable does not count
+    running = serve(client_tokens=4, trusted_proxy=trusted)
+
+    def ask(forwarded: str) -> int:
+        body = {"prompt": "hi", "max_tokens": 3, "ignore_eos": True}
+        headers = {"x-forwarded-for": forwarded}
+        return running.post("/v1/completions", body, headers=headers).status_code
+
+    assert ask("198.51.100.1") == 200
+    assert ask("198.51.100.1") == 429
+    assert ask("198.51.100.2") == (200 if is_believed else 429)
+    # The proxy appends the address that it has seen. What stands before it is the client's text.
+    assert ask("198.51.100.3, 198.51.100.1") == 429
+
+
+def test_a_proxy_is_trusted_on_sockets_of_both_families() -> None:
+    assert forms_of(["192.0.2.7", "10.0.0.0/8", "fd00::/8"]) == [
+        *("192.0.2.7/32", "10.0.0.0/8", "fd00::/8"),
+        *("::ffff:192.0.2.7/128", "::ffff:10.0.0.0/104"),
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "*", "proxy.example", "10.0.0.1/8", "10.0.0.0/33", "10.0.0"])
+def test_a_trusted_proxy_is_an_address_or_a_network(text: str) -> None:
+    with pytest.raises(ConfigError, match=rf"trusted_proxy must be .*got {re.escape(repr(text))}"):
+        ServerConfig(trusted_proxy=("127.0.0.1", text))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_same"),
+    [
+        ("192.0.2.1", "192.0.2.1", True),
+        ("192.0.2.1", "192.0.2.2", False),
+        ("192.0.2.1", "::ffff:192.0.2.1", True),
+        ("2001:db8::1", "2001:db8::ffff:ffff:ffff:ffff", True),
+        ("2001:db8::1", "2001:db8:0:1::1", False),
+        ("unknown", "unknown", True),
+    ],
+)
+def test_a_host_is_one_client(one: str, other: str, is_same: bool) -> None:
+    assert (client_of({"client": (one, 1)}) == client_of({"client": (other, 2)})) == is_same
 
 
 def test_many_texts_of_a_client_go_in_turns(serve: Callable[..., Running]) -> None:

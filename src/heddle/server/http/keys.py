@@ -7,6 +7,7 @@ have a name, written `NAME: KEY`, which logs show.
 from __future__ import annotations
 
 import hmac
+import ipaddress
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING
@@ -130,10 +131,21 @@ def salt_of_key(scope: Scope, salt: str | None) -> str:
 
 
 def client_of(scope: Scope) -> Hashable:
-    """Identifies the client of a request: the digest of its key, else its address."""
+    """Identifies the client of a request: the digest of its key, else its address.
+
+    A host with an IPv6 address has 2^64 of them, so its network of 64 bits counts.
+    """
     key: Key | None = scope.get(KEY)
-    address = scope.get("client")
-    return key.digest if key else address and address[0]
+    if key:
+        return key.digest
+    text = scope["client"][0] if scope.get("client") else ""
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:  # a proxy may name a client by another word
+        return text
+    if isinstance(address, ipaddress.IPv4Address):
+        return address
+    return address.ipv4_mapped or int(address) >> 64
 
 
 def key_name(scope: Scope) -> str | None:

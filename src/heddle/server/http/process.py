@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import ipaddress
 import socket
 import time
 from typing import TYPE_CHECKING
@@ -27,7 +28,7 @@ from heddle.server.http.stopping import stop_admission
 from heddle.server.http.tls import HandshakeFirst, Handshakes, tls_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from types import FrameType
 
     from fastapi import FastAPI
@@ -147,6 +148,8 @@ class Server(uvicorn.Server):
                 server_header=False,
                 timeout_keep_alive=_KEEP_ALIVE,
                 ws="none",
+                proxy_headers=bool(config.trusted_proxy),
+                forwarded_allow_ips=forms_of(config.trusted_proxy),
                 backlog=min(_ACCEPTED, most_connections() // 4),
             )
         )
@@ -208,6 +211,15 @@ class Server(uvicorn.Server):
     async def _wait_for_answers(self) -> None:
         if tasks := self.server_state.tasks.copy():
             await asyncio.wait(tasks, timeout=_END_SECONDS)
+
+
+def forms_of(networks: Sequence[str]) -> list[str]:
+    """Networks as a socket shows them: one that hears IPv6 too shows IPv4 as ::ffff:ADDRESS."""
+    known = [ipaddress.ip_network(text) for text in networks]
+    mapped = [
+        f"::ffff:{one.network_address}/{96 + one.prefixlen}" for one in known if one.version == 4
+    ]
+    return [*map(str, known), *mapped]
 
 
 def _protocol_of(config: ServerConfig) -> Callable[..., asyncio.Protocol]:
