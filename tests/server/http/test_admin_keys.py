@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
 from fastapi import FastAPI
+from starlette.requests import Request
 
 from heddle.config import ServerConfig
 from heddle.errors import ConfigError
@@ -54,12 +56,17 @@ def app_with(host: str, api: tuple[str, ...] = (), admin: tuple[str, ...] = ()) 
 
 
 def send(
-    app: FastAPI, path: str = "/load", key: str | None = None, host: str = "127.0.0.1:8080"
+    app: FastAPI,
+    path: str = "/load",
+    key: str | None = None,
+    host: str = "127.0.0.1:8080",
+    origin: str | None = None,
 ) -> httpx.Response:
     async def ask() -> httpx.Response:
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
             headers = {"host": host} | ({"x-api-key": key} if key else {})
+            headers |= {} if origin is None else {"origin": origin}
             return await client.request(
                 "GET" if path == "/ordinary" else "POST", path, headers=headers
             )
@@ -114,7 +121,37 @@ def test_the_admin_key_opens_all_routes(host: str, keys: tuple[str, ...]) -> Non
         ("evil.example:8080", 403),
         ("127.0.0.1.evil.example", 403),
         ("localhost.evil.example", 403),
+        ("LOCALHOST:1", 200),
+        ("[::ffff:127.0.0.1]", 200),
         ("evil.example#@localhost", 403),
+        ("evil@127.0.0.1", 403),
+        ("evil:secret@localhost:8080", 403),
+        ("@127.0.0.1", 403),
+        ("127.0.0.1:0", 403),
+        ("127.0.0.1:65536", 403),
+        ("127.0.0.1:99999999999999999999", 403),
+        ("127.0.0.1:", 403),
+        ("127.0.0.1:80:80", 403),
+        ("127.0.0.1:+80", 403),
+        ("127.0.0.1/", 403),
+        ("127.0.0.1?x", 403),
+        ("127.0.0.1\\@evil.example", 403),
+        ("http://127.0.0.1", 403),
+        ("127.0.0.1.", 403),
+        ("localhost.", 403),
+        ("127.1", 403),
+        ("0x7f.0.0.1", 403),
+        ("0127.0.0.1", 403),
+        ("2130706433", 403),
+        ("0.0.0.0", 403),
+        ("::1", 403),
+        ("[127.0.0.1]", 403),
+        ("[::1", 403),
+        ("[::1]evil.example", 403),
+        ("[::1%25lo]", 403),
+        ("[::]", 403),
+        ("127.0.0.1, 127.0.0.1", 403),
+        ("127.0.0.1 ", 403),
         ("192.0.2.1", 403),
         ("", 403),
         ("[", 403),
@@ -123,6 +160,57 @@ def test_the_admin_key_opens_all_routes(host: str, keys: tuple[str, ...]) -> Non
 def test_without_keys_a_foreign_host_is_no_admin(host: str, status: int) -> None:
     assert send(app_with("127.0.0.1"), host=host).status_code == status
     assert send(app_with("127.0.0.1"), "/ordinary", host=host).status_code == 200
+
+
+def test_several_hosts_are_no_admin() -> None:
+    hosts = [("host", "127.0.0.1"), ("host", "evil.example")]
+    scope = {"type": "http", "method": "POST", "path": "/load", "query_string": b""}
+    for order in (hosts, hosts[::-1], []):
+        headers = [(name.encode(), value.encode()) for name, value in order]
+        foreign = access._foreign(Request({**scope, "headers": headers}).headers)
+        assert [name for name, _ in foreign] == ["Host"]
+
+
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [
+        ("http://127.0.0.1:8080", 200),
+        ("https://localhost", 200),
+        ("http://[::1]:3000", 200),
+        ("null", 403),
+        ("", 403),
+        ("http://evil.example", 403),
+        ("http://evil@127.0.0.1", 403),
+        ("http://127.0.0.1.evil.example", 403),
+        ("http://127.0.0.1:65536", 403),
+        ("http://http://127.0.0.1", 403),
+        ("file://127.0.0.1", 403),
+    ],
+)
+def test_without_keys_a_foreign_page_is_no_admin(origin: str, status: int) -> None:
+    answer = send(app_with("127.0.0.1"), origin=origin)
+    assert answer.status_code == status
+    if status == 403:
+        assert f"the request's Origin is {origin!r}" in answer.json()["error"]["message"]
+    assert send(app_with("127.0.0.1"), "/ordinary", origin=origin).status_code == 200
+    assert send(app_with("127.0.0.1", (), (BOSS,)), key=BOSS, origin=origin).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"POST http://127.0.0.1/v1/engrams/unload HTTP/1.1\r\nHost: evil.example",
+        b"POST http://evil.example/v1/engrams/unload HTTP/1.1\r\nHost: 127.0.0.1",
+        b"POST /v1/engrams/unload HTTP/1.1\r\nHost: 127.0.0.1\r\nHost: evil.example",
+        b"POST /v1/engrams/unload HTTP/1.0\r\nHost: 127.0.0.1\r\nHost: evil.example",
+        b"POST /v1/engrams/unload HTTP/1.1",
+        b"POST /v1/engrams/unload HTTP/1.0",
+    ],
+)
+def test_a_head_with_two_hosts_or_none_opens_no_admin_route(shared: Running, head: bytes) -> None:
+    with socket.create_connection(shared.address, PATIENCE) as client:
+        client.sendall(head + b"\r\nContent-Length: 0\r\n\r\n")
+        assert client.recv(1 << 16).split()[1] in (b"400", b"403", b"404")
 
 
 def test_a_name_with_one_foreign_address_is_not_loopback(monkeypatch: pytest.MonkeyPatch) -> None:

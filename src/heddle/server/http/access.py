@@ -12,17 +12,17 @@ Who may use admin routes:
 
 - With admin keys (`--admin-key`, `--admin-key-file`): requests with an admin key.
 - Without admin keys, if the server has no API keys and listens on a loopback address: requests
-  whose `Host` is this machine. A web page that points its own name at 127.0.0.1 (DNS rebinding), or
-  a reverse proxy for the outside world, sends another `Host`.
+  whose `Host`, and `Origin` if they have one, is this machine. A web page that points its own name
+  at 127.0.0.1 (DNS rebinding), or a reverse proxy for the outside world, sends another `Host`.
 - Otherwise nobody.
 """
 
 from __future__ import annotations
 
 import ipaddress
+import re
 import socket
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from fastapi import Depends
 from fastapi.routing import APIRoute
@@ -36,6 +36,7 @@ from heddle.server.http.record import record_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from starlette.datastructures import Headers
     from starlette.routing import BaseRoute
     from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -46,6 +47,11 @@ OPEN_PATHS = frozenset({"/health", "/health/live", "/health/ready"})
 
 _ACCESS = "heddle.access"
 """Key of the :class:`CheckKeys` of a request in its ASGI scope."""
+
+_AUTHORITY = re.compile(
+    r"(?:(?P<name>localhost)|(?P<v4>[0-9.]+)|\[(?P<v6>[0-9a-f:.]*:[0-9a-f:.]*)\])(?::(?P<port>[0-9]{1,5}))?",
+    re.IGNORECASE,
+)
 
 _HOW = "send a valid key as `Authorization: Bearer KEY` or `x-api-key: KEY`"
 
@@ -96,11 +102,11 @@ class CheckKeys:
                 "admin routes are off, because this server has API keys or listens beyond loopback,"
                 " and has no admin key; set --admin-key-file, HEDDLE_ADMIN_KEY or --admin-key"
             )
-        host = request.headers.get("host", "")
-        if not _is_this_machine(host):
+        for header, text in _foreign(request.headers):
             raise ForbiddenError(
                 f"without an admin key, admin routes are open to this machine only, and the"
-                f" request's Host is {host[:100]!r}; send it to 127.0.0.1, or set --admin-key-file"
+                f" request's {header} is {text[:100]!r}; send it to 127.0.0.1, or set"
+                " --admin-key-file"
             )
 
 
@@ -146,13 +152,31 @@ def _is_loopback_address(address: ipaddress.IPv4Address | ipaddress.IPv6Address)
     return (mapped or address).is_loopback
 
 
-def _is_this_machine(host: str) -> bool:
-    """Whether a `Host` header names a loopback address."""
+def _foreign(headers: Headers) -> Iterator[tuple[str, str]]:
+    """The headers by which a request does not come from this machine, each with its text."""
+    hosts, origins = headers.getlist("host"), headers.getlist("origin")
+    if len(hosts) != 1 or not _is_this_machine(hosts[0]):
+        yield "Host", ", ".join(hosts)
+    for origin in origins:
+        if not _is_this_machine(origin.removeprefix("https://").removeprefix("http://")):
+            yield "Origin", origin
+
+
+def _is_this_machine(authority: str) -> bool:
+    """Whether HOST[:PORT] is a loopback address or localhost.
+
+    A parser of URLs would take userinfo, paths and more, and find a host in them.
+    """
+    match = _AUTHORITY.fullmatch(authority)
+    if match is None or not 0 < int(match["port"] or 1) < 1 << 16:
+        return False
+    if match["name"]:
+        return True
     try:
-        name = urlsplit(f"//{host}").hostname or ""
-        return name == "localhost" or _is_loopback_address(ipaddress.ip_address(name))
+        address = ipaddress.ip_address(match["v4"] or match["v6"])
     except ValueError:
         return False
+    return _is_loopback_address(address)
 
 
 def _not_admitted(sent: list[bytes], what: str = "API key") -> AuthenticationError:
