@@ -379,8 +379,8 @@ class ServerConfig:
     )
     cors: tuple[str, ...] = _setting(
         (),
-        "origins whose web pages may use the server, separated by commas; localhost = this machine's,"
-        " on any port; * = all; repeatable",
+        "origins whose web pages may use the server, separated by commas; localhost = this"
+        " machine's, on any port; * = all; repeatable",
     )
     alias: tuple[str, ...] = _setting(
         (), "further names of the model in requests, separated by commas; repeatable"

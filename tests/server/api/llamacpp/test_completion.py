@@ -225,7 +225,7 @@ def test_hints_are_named(shared: Running) -> None:
         ({"prompt": [32]}, "prompt"),
         ({"prompt": ["a", [1, -1]]}, "prompt"),
         ({"prompt": {"prompt_string": "a", "multimodal_data": ["x"]}}, "prompt.multimodal_data"),
-        ({"prompt": {"text": "a"}}, "prompt.prompt_string"),
+        ({"prompt": {"text": "a"}}, "prompt.text"),
         ({"n_predict": -2}, "max_tokens"),
         ({"n_probs": 1025}, "n_probs"),
         ({"n_probs": 1000, "n_predict": -1, "prompt": ["a"] * 3}, "n_probs"),

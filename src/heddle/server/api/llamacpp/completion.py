@@ -9,12 +9,8 @@ from starlette.responses import Response  # noqa: TC002  FastAPI reads annotatio
 
 from heddle.parameters import Api
 from heddle.server.api.llamacpp.fields import NativeFields
-from heddle.server.api.llamacpp.prompts import (
-    Prompts,
-    prompts_in,
-    tokens_of,
-)
 from heddle.server.api.llamacpp.requests import choices_of, native_answer, native_params
+from heddle.server.generate.mixed_prompts import Prompts, prompts_in, tokens_of
 from heddle.server.generate.parameters import offers
 from heddle.server.generate.vendor_fields.table import decided
 from heddle.server.http.schema import takes

@@ -10,13 +10,9 @@ from starlette.responses import Response  # noqa: TC002  FastAPI reads annotatio
 from heddle.embedding import EmbeddingParams
 from heddle.errors import InvalidRequestError
 from heddle.parameters import Api
-from heddle.server.api.llamacpp.prompts import (
-    Prompts,
-    prompts_in,
-    tokens_of,
-)
 from heddle.server.generate.dispatch import salted
 from heddle.server.generate.json_answer import JsonPartsResponse
+from heddle.server.generate.mixed_prompts import Prompts, prompts_in, tokens_of
 from heddle.server.generate.vectors import check_length, encoded_vectors
 from heddle.server.generate.vendor_fields.table import decided
 from heddle.server.http.connection import unless_gone

@@ -13,17 +13,15 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response  # noqa: TC002  FastAPI reads annotations of routes
 
 from heddle.embedding import EmbeddingParams
-from heddle.engine.request import check_tokens
 from heddle.errors import InvalidRequestError, UnsupportedParameterError
 from heddle.parameters import Api
 from heddle.server.generate.dispatch import salted
 from heddle.server.generate.json_answer import JsonPartsResponse
-from heddle.server.generate.request import prompts_of
+from heddle.server.generate.mixed_prompts import Prompts, prompts_in, tokens_of
 from heddle.server.generate.vectors import check_length, encoded_vectors
 from heddle.server.generate.vendor_fields.table import decided
 from heddle.server.http import encoding
 from heddle.server.http.connection import unless_gone
-from heddle.server.http.fields import Prompt  # noqa: TC001  pydantic reads it
 from heddle.server.http.record import record_of
 from heddle.server.http.schema import Schema, takes
 
@@ -31,6 +29,7 @@ if TYPE_CHECKING:
     from array import array
     from collections.abc import Sequence
 
+    from heddle.server.generate.mixed_prompts import OnePrompt
     from heddle.server.generate.service import Served, Service
 
 MAX_INPUTS = 2048
@@ -42,7 +41,7 @@ class EmbeddingRequest(Schema):
     """Body of `POST /v1/embeddings`. OpenAI's API does not have the last four fields."""
 
     model: str | None = None
-    input: Prompt
+    input: Prompts
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: int | None = None
 
@@ -123,7 +122,7 @@ def _prepared(body: EmbeddingRequest, served: Served) -> PreparedEmbeddings:
     Raises:
         InvalidRequestError: a text is empty or too long, or a value cannot be served.
     """
-    texts = prompts_of(body.input)
+    texts = prompts_in(body.input)
     if len(texts) > MAX_INPUTS:
         raise InvalidRequestError(
             f"input has {len(texts)} texts; send at most {MAX_INPUTS} at a time", param="input"
@@ -145,14 +144,14 @@ def _prepared(body: EmbeddingRequest, served: Served) -> PreparedEmbeddings:
     return PreparedEmbeddings(served.name, prompts, params, body.encoding_format == "base64")
 
 
-def _tokens(text: str | list[int], prompt_name: str | None, served: Served) -> list[int]:
+def _tokens(text: OnePrompt, prompt_name: str | None, served: Served) -> list[int]:
     model = served.engine.model
     if not text:
         raise InvalidRequestError(f"input must not be empty, got {text!r}", param="input")
     if isinstance(text, str):
         tokens = model.tokenizer.encode(model.embedding_text(text, prompt_name))
     else:
-        tokens = check_tokens(model, text, "input")
+        tokens = tokens_of(text, model, "input")
         if prompt_name is not None:
             raise InvalidRequestError(
                 f"prompt_name {prompt_name!r} goes with texts, not with token ids; leave it out, or"

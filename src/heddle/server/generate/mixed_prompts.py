@@ -1,10 +1,10 @@
-"""Prompts of llama.cpp's routes: texts, token ids, lists of both, and objects."""
+"""Prompts as in llama.cpp's API: texts, token ids, lists of both, and objects."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, cast
 
-from pydantic import AfterValidator, Discriminator, Field, Tag
+from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
 from heddle.engine.request import check_tokens
@@ -21,11 +21,32 @@ if TYPE_CHECKING:
     OnePrompt = str | list[int | str]
 
 
+class TextPart(Schema):
+    """A text among the parts of `content`."""
+
+    type: Literal["text"]
+    text: str
+
+
 @decided(Api.LLAMACPP, "prompt")
 class PromptObject(Schema):
-    """A prompt as an object."""
+    """A prompt as an object, with its text in one of the two fields."""
 
-    prompt_string: str
+    prompt_string: str | None = None
+    content: Annotated[list[TextPart], Field(max_length=MAX_ITEMS), FIRST_FAULT] | None = None
+
+    @model_validator(mode="after")
+    def _has_one_text(self) -> Self:
+        if (self.prompt_string is None) == (self.content is None):
+            raise PydanticCustomError(SHAPE, "Input should have one of prompt_string and content")
+        return self
+
+    @property
+    def text(self) -> str:
+        """The whole text."""
+        if self.content is None:
+            return self.prompt_string or ""
+        return "".join(part.text for part in self.content)
 
 
 def _shape(value: object) -> str:
@@ -39,7 +60,10 @@ def _shape(value: object) -> str:
 
 
 def _shaped() -> Discriminator:
-    words = "a text, an object with prompt_string, a list of token ids and texts, or a list of them"
+    words = (
+        "a text, an object with prompt_string or content, a list of token ids and texts, or a list"
+        " of them"
+    )
     return Discriminator(
         _shape, custom_error_type=SHAPE, custom_error_message=f"Input should be {words}"
     )
@@ -72,7 +96,7 @@ def prompts_in(prompt: Prompts) -> list[OnePrompt]:
     """The prompts in a field that has one prompt or several."""
     several = isinstance(prompt, list) and _shape(prompt) == "<list of prompts>"
     prompts = cast("Sequence[OnePrompt | PromptObject]", prompt if several else [prompt])
-    return [one.prompt_string if isinstance(one, PromptObject) else one for one in prompts]
+    return [one.text if isinstance(one, PromptObject) else one for one in prompts]
 
 
 def tokens_of(prompt: OnePrompt, model: LoadedModel, param: str) -> list[int]:
