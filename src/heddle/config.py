@@ -281,7 +281,10 @@ class RegistryConfig:
         False, "load a known model when a request names it; by default such a request is a 404"
     )
     keep_alive: int = _setting(
-        0, "seconds without a request after which a model is unloaded; 0 = never", low=0
+        0,
+        "seconds without a request after which a model is unloaded; needs --autoload, so that the"
+        " next request loads it again; 0 = never",
+        low=0,
     )
     auto_recover: int = _setting(
         0,
@@ -295,6 +298,12 @@ class RegistryConfig:
 
     def __post_init__(self) -> None:
         _validate(self)
+        if self.keep_alive and not self.autoload:
+            raise ConfigError(
+                f"keep_alive {self.keep_alive} unloads idle models, and no request would load them"
+                " again; set autoload too",
+                param="keep_alive",
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -626,8 +635,9 @@ def resolve(
     try:
         return dataclasses.replace(base, **values)
     except ConfigError as error:
-        source = sources[error.param or ""]
-        raise ConfigError(f"{source}: {error.message}", param=error.param) from None
+        source = sources.get(error.param or "")
+        said = f"{source}: {error.message}" if source else error.message
+        raise ConfigError(said, param=error.param) from None
 
 
 def debug_wanted(environ: Mapping[str, str] = os.environ) -> bool:

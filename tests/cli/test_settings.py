@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from heddle.config import (
     EngineConfig,
+    RegistryConfig,
     ServerConfig,
     debug_wanted,
     resolve,
@@ -127,6 +128,17 @@ def test_a_bad_key_is_refused_and_not_shown(text: str) -> None:
         resolve(ServerConfig, {"api_key": text}, {})
     assert refused.value.message.startswith("--api-key: api_key: key ")
     assert "sk" not in refused.value.message
+
+
+def test_a_time_to_keep_models_needs_autoload() -> None:
+    with pytest.raises(ConfigError, match=r"--keep-alive: keep_alive 60 .*set autoload too"):
+        resolve(RegistryConfig, {"keep_alive": "60"}, {})
+    with pytest.raises(ConfigError, match="HEDDLE_KEEP_ALIVE: keep_alive 1 "):
+        resolve(RegistryConfig, {"autoload": "off"}, {"HEDDLE_KEEP_ALIVE": "1"})
+    both = resolve(RegistryConfig, {"keep_alive": "60", "autoload": "on"}, {})
+    assert (both.keep_alive, both.autoload) == (60, True)
+    with pytest.raises(ConfigError, match="keep_alive 60 unloads"):  # not what the options changed
+        resolve(both, {"autoload": "off"}, {})
 
 
 def test_scoping_by_key_needs_keys() -> None:
