@@ -112,7 +112,7 @@ class EngramNotFoundError(InvalidRequestError):
 
 
 class ModelUnloadedError(ModelNotFoundError):
-    """The model is known but not loaded yet. The server loads it, and never sends this error."""
+    """The model is known but not loaded. The server loads it for a request, not for a probe."""
 
     code = "model_not_loaded"
 

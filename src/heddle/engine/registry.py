@@ -131,8 +131,10 @@ class Registry(Closing):
         with self._lock:
             return name in self._entries
 
-    def engine(self, name: str | None = None) -> Engine:
+    def engine(self, name: str | None = None, *, renew: bool = True) -> Engine:
         """The engine of a loaded model. Without a name, that of the default model.
+
+        With `renew`, this counts as a request: its `keep_alive` begins again.
 
         Raises:
             ModelNotFoundError: no model has this name, or it is not loaded.
@@ -142,7 +144,8 @@ class Registry(Closing):
         with self._lock:
             entry = self._entry(name or self.default)
             if entry.state is ModelState.LOADED and entry.engine is not None:
-                entry.used_at = time.monotonic()
+                if renew:
+                    entry.used_at = time.monotonic()
                 return entry.engine
             raise self._why_not(entry)
 
@@ -204,7 +207,11 @@ class Registry(Closing):
         """The error for a request to a model that is not loaded."""
         match entry.state:
             case ModelState.LOADING | ModelState.UNLOADED if self.config.autoload:
-                return ModelUnloadedError(f"model {entry.name!r} loads first", model=entry.name)
+                return ModelUnloadedError(
+                    f"model {entry.name!r} is {entry.state}; the next request for it waits for its"
+                    " load",
+                    model=entry.name,
+                )
             case ModelState.UNLOADED:
                 return ModelNotFoundError(
                     f"model {entry.name!r} is not loaded; load it with POST /models/load, or start"

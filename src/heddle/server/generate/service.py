@@ -120,6 +120,13 @@ class Service:
             self.backlog,
         )
 
+    def probed(self, name: str | None) -> Engine:
+        """The engine of a model for a probe, which neither loads it nor renews its `keep_alive`.
+
+        Raises as :meth:`served`.
+        """
+        return self.registry.engine(self.name_of(name), renew=False)
+
     def name_of(self, name: str | None) -> str:
         """The registry's name of the model that `name` stands for, loaded or not.
 

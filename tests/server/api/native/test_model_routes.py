@@ -23,6 +23,28 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+PROBES = {
+    "/health": 200,
+    "/health/live": 200,
+    "/health/ready": 200,
+    "/health/ready?model=one": 200,
+    "/metrics": 200,
+    "/models": 200,
+    "/v1/models/one": 200,
+    "/props": 200,
+    "/props?model=one": 200,
+    "/slots": 404,
+    "/v1/prefix_cache_stats": 404,
+    "/v1/engrams": 200,
+    "/api/tags": 200,
+    "/api/ps": 200,
+    "/api/version": 200,
+    "/api/show": 200,
+}
+"""Routes that supervisors and user interfaces ask again and again, and their status if the model is
+not loaded."""
+
+
 @dataclass
 class Server:
     """A server of fake models.
@@ -38,6 +60,11 @@ class Server:
     registry: Registry
     gate: threading.Event
     loads: list[str]
+
+    def probe(self, path: str) -> httpx.Response:
+        if path == "/api/show":
+            return self.post(path, model="one")
+        return httpx.get(self.url + path, timeout=PATIENCE)
 
     def post(self, path: str, **body: Any) -> httpx.Response:
         return httpx.post(self.url + path, json=body, timeout=PATIENCE)
@@ -74,6 +101,42 @@ def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
         with live_server(registry, ServerConfig(port=0, alias=("best",))) as live:
             yield Server(live.url, registry, gate, loads)
         gate.set()
+
+
+def test_probes_do_not_renew_the_time_of_a_model(models: Server) -> None:
+    entry = models.registry._entries["one"]
+    entry.used_at = 1.0
+    for path in PROBES:
+        assert models.probe(path).status_code == 200
+        assert entry.used_at == 1.0, path
+    assert models.probe("/props").json()["is_sleeping"] is False
+    assert models.complete("one").status_code == 200
+    assert entry.used_at > 1.0
+
+
+def test_probes_load_no_model(models: Server) -> None:
+    awake = models.probe("/props").json()
+    models.registry.unload("one")
+    for path, status in PROBES.items():
+        assert models.probe(path).status_code == status, path
+    asleep = models.probe("/props?model=best").json()
+    assert asleep == awake | {"is_sleeping": True, "model_alias": "best"}
+    answer = models.probe("/props?model=two")  # it was never loaded
+    assert answer.status_code == 404
+    assert "'two' is unloaded; the next request for it" in answer.json()["error"]["message"]
+    assert models.loads == ["one"]
+    loaded = models.probe("/props?model=two&autoload=true").json()
+    assert (loaded["model_alias"], loaded["is_sleeping"]) == ("two", False)
+    assert models.probe("/props?model=three").status_code == 404
+
+
+def test_properties_of_a_forgotten_model_are_forgotten(models: Server) -> None:
+    models.registry.load("guest")
+    assert models.probe("/props?model=guest").status_code == 200
+    models.registry.unload("guest")  # a model that no setting names
+    models.registry.load("other")
+    models.registry.add("guest")
+    assert models.probe("/props?model=guest").status_code == 404
 
 
 def test_requests_pick_a_model_and_its_load_waits_for_nobody_else(models: Server) -> None:

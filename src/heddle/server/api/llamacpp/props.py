@@ -1,4 +1,7 @@
-"""llama.cpp's `/props` and `/lora-adapters`: what the server runs."""
+"""llama.cpp's `/props` and `/lora-adapters`: what the server runs.
+
+`GET /props` is a probe. It loads no model, and answers for an unloaded one what its last load said.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from fastapi import APIRouter, Request
 from pydantic import RootModel
 from starlette.responses import Response  # noqa: TC002  FastAPI reads annotations of routes
 
+from heddle.errors import ModelUnloadedError
 from heddle.server.api.llamacpp.settings import generation_settings
 from heddle.server.generate.service import Served
 from heddle.server.http.encoding import json_response
@@ -16,6 +20,7 @@ from heddle.server.http.fields import is_on, only
 from heddle.server.http.schema import takes
 
 if TYPE_CHECKING:
+    from heddle.engine import Engine
     from heddle.server.generate.service import Service
     from heddle.server.generate.usage import Json
 
@@ -27,17 +32,32 @@ class LoraAdapters(RootModel[Annotated[Any, only([])]]):
 def routes(service: Service) -> APIRouter:
     """The routes of one service."""
     router = APIRouter()
+    known: dict[str, Json] = {}
+
+    def remember(name: str, engine: Engine) -> None:
+        for forgotten in known.keys() - set(service.registry.names):
+            del known[forgotten]
+        known[name] = _props(Served(name, engine, service.config, service.backlog))
+
+    service.registry.on_loaded(remember)
 
     @router.get("/props")
-    async def props(request: Request, model: str | None = None, autoload: str = "1") -> Response:
+    async def props(request: Request, model: str | None = None, autoload: str = "0") -> Response:
         """Report the model, its chat template, and the defaults of sampling parameters.
 
-        With `autoload=false` this loads no model.
+        With `autoload=true` this loads the model.
         """
-        loads = is_on(autoload)
-        engine = await service.engine(request, model) if loads else service.served(model).engine
-        served = Served(model or service.registry.default, engine, service.config, service.backlog)
-        return json_response(_props(served))
+        if is_on(autoload):
+            await service.engine(request, model)
+        name, is_sleeping = service.name_of(model), False
+        try:
+            service.probed(model)
+        except ModelUnloadedError:
+            if name not in known:
+                raise
+            is_sleeping = True
+        named = {"model_alias": model or name, "is_sleeping": is_sleeping}
+        return json_response(known[name] | named)
 
     @router.get("/lora-adapters")
     async def adapters() -> Response:
@@ -63,7 +83,6 @@ def _props(served: Served) -> Json:
             "params": generation_settings(served.sampling_params(), engine.context),
         },
         "total_slots": engine.config.slots,
-        "model_alias": served.name,
         "model_path": str(model.info.path),
         "model_ftype": model.info.quantisation,
         "modalities": {"vision": False, "video": False, "audio": False},
@@ -72,7 +91,6 @@ def _props(served: Served) -> Json:
         "bos_token": "" if tokenizer.bos_id is None else text(tokenizer.bos_id),
         "eos_token": "" if tokenizer.eos_id is None else text(tokenizer.eos_id),
         "build_info": f"heddle {version('heddle')}",
-        "is_sleeping": False,
         "endpoint_slots": True,
         "endpoint_props": False,
         "endpoint_metrics": True,

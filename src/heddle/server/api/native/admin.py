@@ -57,7 +57,7 @@ def routes(service: Service) -> APIRouter:
 
         With `fail_on_no_slot` this is a 503 if no slot is free, as in llama.cpp.
         """
-        engine = service.served(model).engine
+        engine = service.probed(model)
         now = engine.snapshot()
         if is_on(fail_on_no_slot) and all(slot.request is not None for slot in now.slots):
             raise NoSlotError(f"none of the {len(now.slots)} slots is free; try again later")

@@ -92,7 +92,7 @@ def routes(service: Service) -> APIRouter:
     @router.get("/v1/prefix_cache_stats", response_model=Report)
     async def prefix_cache_stats(model: str | None = None) -> Response:
         """Report content and counters of a model's prefix cache. Never waits for the engine."""
-        return json_response(report(service.served(model).engine).model_dump())
+        return json_response(report(service.probed(model)).model_dump())
 
     @router.post(
         "/v1/prefix_cache",

@@ -8,6 +8,7 @@ from fastapi import APIRouter
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads the annotation
 from starlette.responses import Response  # noqa: TC002 - FastAPI reads the annotation
 
+from heddle.errors import ModelUnloadedError
 from heddle.server.http.encoding import json_response
 from heddle.server.http.stopping import is_stopping
 
@@ -48,7 +49,10 @@ def _readiness(service: Service, name: str | None) -> tuple[str, bool]:
     """The state of the named model, else of the best one; and whether it can answer."""
     engines = service.registry.engines
     if name is not None:
-        engines = {name: service.served(name).engine}
+        try:
+            engines = {name: service.probed(name)}
+        except ModelUnloadedError:  # a request waits for its load
+            return "ok", True
     if not engines:  # models of `autoload` are loaded on demand
         return ("ok", True) if service.registry.config.autoload else ("no model", False)
     healths = [engine.health for engine in engines.values()]
