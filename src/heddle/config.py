@@ -102,6 +102,11 @@ class EngineConfig(HubConfig):
         low=0,
         high=3_600_000,
     )
+    prefer_decode: bool = _setting(
+        False,
+        "while streams decode, let prompts have 4 tokens of a step, so that streams keep their pace"
+        " and first tokens come later; --max-gap-ms then changes nothing",
+    )
     batch_window_us: int = _setting(
         200,
         "how long a step waits, in µs, so that callers who drive sequences token by token share a"

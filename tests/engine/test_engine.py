@@ -36,6 +36,18 @@ def expected(prompt: str, chosen: SamplingParams) -> list[int]:
     return solo_output(FakeTokenizer().encode(prompt), chosen, 512)
 
 
+def test_prompts_advance_by_the_least_beside_preferred_streams(
+    start, executor: FakeExecutor
+) -> None:
+    engine = start(batch_tokens=16, prefer_decode=True)
+    stream, prompt = params(max_tokens=4, ignore_eos=True), params(max_tokens=1)
+    engine.submit_many([([1], stream, lambda _: None), ([2] * 60, prompt, lambda _: None)])
+    engine.close(drain=True)
+    counts = [{slot: tokens for slot, _, tokens in plan} for plan in executor.plans]
+    beside = [{0: 1, 1: 4}] * 3
+    assert counts == [{0: 1, 1: 15}, *beside, {1: 16}, {1: 16}, {1: 1}]
+
+
 # --- outputs -------------------------------------------------------------------------------------
 
 

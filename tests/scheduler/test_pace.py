@@ -50,6 +50,14 @@ def test_prefill_continues_under_a_gap_that_cannot_be_met() -> None:
     assert run(warm(1e-6), 4, 3)[-1] > DECODE
 
 
+def test_prompts_get_the_least_where_streams_are_preferred() -> None:
+    pace = Pace(0.02, prefer_decode=True)
+    for _ in range(20):
+        assert pace.allowance(4) == 4
+        pace.observe(4, 0, DECODE)
+        pace.observe(4, 4, seconds(4, 4))
+
+
 def test_one_slow_step_does_not_change_the_allowance() -> None:
     pace = warm()
     run(pace, 4, 20)

@@ -80,7 +80,7 @@ class EngineLoop:
             most_nodes=config.prefix_cache_nodes,
             disk=open_disk_tier(model, config, self.wakeup.notify),
         )
-        self._pace = Pace(config.max_gap_ms / 1e3 or None)
+        self._pace = Pace(config.max_gap_ms / 1e3 or None, prefer_decode=config.prefer_decode)
         self._draft = draft_model(model, config)
         self.speculator = Speculator(
             drafters(self._draft),

@@ -37,10 +37,12 @@ class Pace:
 
     Args:
         max_gap: longest step in seconds while streams run; None for GAP decode steps.
+        prefer_decode: streams keep their pace, and prompts beside them get the fewest tokens.
     """
 
-    def __init__(self, max_gap: float | None = None) -> None:
+    def __init__(self, max_gap: float | None = None, *, prefer_decode: bool = False) -> None:
         self._max_gap = max_gap
+        self._prefer_decode = prefer_decode
         self._decode: dict[int, deque[float]] = {}  # n -> seconds of steps with n decodes only
         # n -> k -> seconds that k guesses added to steps with n decodes
         self._guess: dict[int, dict[int, deque[float]]] = {}
@@ -107,6 +109,8 @@ class Pace:
 
     def allowance(self, decodes: int) -> int:
         """Number of prompt tokens that a step allows beside `decodes` decodes; at least 4."""
+        if self._prefer_decode:
+            return _LEAST_TOKENS
         alone = self._decode_seconds(decodes)
         token = self._token_seconds()
         if alone is None or token is None:
