@@ -17,6 +17,7 @@ from fake_model import fake_model
 from heddle.config import EngineConfig
 from heddle.engine import Engine
 from heddle.errors import (
+    ConfigError,
     ContextLengthError,
     EngineClosedError,
     InvalidRequestError,
@@ -469,8 +470,13 @@ def test_a_token_requested_before_an_interrupt_is_not_returned_later(
     assert sequence._active.request.sequence.total == sequence.position
 
 
-def test_callers_that_ask_together_share_a_step(start, executor) -> None:
-    engine = start(batch_window_us=1_000_000)  # long enough that every step waits for all callers
+@pytest.mark.parametrize("running", [False, True])
+def test_callers_that_ask_together_share_a_step(start, executor, running: bool) -> None:
+    window = 1_000_000  # long enough that every step waits for all callers
+    engine = start(batch_window_us=0 if running else window)
+    if running:
+        engine.set_batch_window(window)
+        assert engine.config.batch_window_us == window
     count, length = 4, 50
     executor.gate.clear()
     alone = threading.Thread(target=engine.complete, args=("a", params(max_tokens=1)))
@@ -490,6 +496,16 @@ def test_callers_that_ask_together_share_a_step(start, executor) -> None:
     alone.join(60)
     together = [plan for plan in executor.plans if len(plan) == count]
     assert len(together) >= length - count  # the other callers follow the first one's prompt
+
+
+def test_a_batch_window_that_cannot_be_is_refused(start) -> None:
+    engine = start()
+    with pytest.raises(ConfigError, match="batch_window_us must be at least 0"):
+        engine.set_batch_window(-1)
+    engine.close()
+    with pytest.raises(EngineClosedError):
+        engine.set_batch_window(1)
+    assert engine.config.batch_window_us == EngineConfig().batch_window_us
 
 
 def test_a_step_waits_only_once_for_an_absent_caller(start, executor) -> None:

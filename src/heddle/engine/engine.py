@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from dataclasses import replace
 from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Literal
@@ -371,6 +372,17 @@ class Engine(Closing):
             EngineClosedError, ModelPoisonedError: the engine is no longer running.
         """
         self._thread.flush_prefix_cache()
+
+    def set_batch_window(self, microseconds: int) -> None:
+        """Change the setting `batch_window_us`, from the next step on. Any thread may call this.
+
+        Raises:
+            ConfigError: the setting does not take this value.
+            EngineClosedError, ModelPoisonedError: the engine is no longer running.
+        """
+        config = replace(self.config, batch_window_us=microseconds)
+        self._thread.set_batch_window(microseconds)
+        self.config = config
 
     def close(self, *, drain: bool = False) -> None:
         """Accept no more requests, end the running ones, free the model. Idempotent.

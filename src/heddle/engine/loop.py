@@ -60,10 +60,12 @@ class EngineLoop:
     """What an engine thread runs: scheduler, cache and executor, and the requests.
 
     Other threads use `gate`, `cancels` and `wakeup` at any time, and what the gate's lock guards:
-    `scheduler`, `cache`, `patience` and `accepted`. They may read totals without the lock.
+    `scheduler`, `cache`, `patience`, `accepted` and `batch_window_us`. They may read totals without
+    the lock.
 
     Attributes:
-        accepted: requests whose `on_submit` is still to be called.
+        accepted: number of requests whose `on_submit` is still to be called.
+        batch_window_us: how long a step waits for callers of driven sequences, in microseconds.
         cancels: requests to end.
     """
 
@@ -101,11 +103,11 @@ class EngineLoop:
             whole_prompts=not model.shape.causal,
         )
         self.admission = Admission(config)
-        self._window = config.batch_window_us / 1e6
         self.turn = turns.turn() if turns is not None else None
         # Guarded by the lock:
         self.patience = Patience(config.queue_timeout)
-        self.accepted = 0  # requests whose `on_submit` is still to be called
+        self.accepted = 0
+        self.batch_window_us = config.batch_window_us
         # Used by this thread only:
         self._last_driven: list[Sequence] = []  # driven sequences that got a token last step
         self._step_number = 0  # of the next step, or of the step in flight
@@ -248,7 +250,7 @@ class EngineLoop:
         The thread waits only for callers that got a token from the last step. So it waits at most
         once for a caller that does not ask again, and a single caller waits for nobody else.
         """
-        until = time.perf_counter() + self._window
+        until = time.perf_counter() + self.batch_window_us / 1e6
         while any(sequence.paused and not sequence.ended for sequence in self._last_driven):
             left = until - time.perf_counter()
             if left <= 0.0 or self.gate.closed:

@@ -172,6 +172,11 @@ class EngineThread:
         with self._gate.accepting():
             self._loop.cache.set_enabled(enabled)
 
+    def set_batch_window(self, microseconds: int) -> None:
+        """Change how long a step waits for callers of driven sequences. Raises as `accept`."""
+        with self._gate.accepting():
+            self._loop.batch_window_us = microseconds
+
     def flush_prefix_cache(self) -> None:
         """Drop all prefixes. Raises as `accept`."""
         with self._gate.accepting():
