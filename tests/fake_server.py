@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -97,12 +98,16 @@ def run_server(
     context: int = 512,
     bos_id: int | None = None,
     defaults: Mapping[str, Any] | None = None,
+    path: Path = Path("fake.gguf"),
     **settings: Any,
 ) -> Iterator[Running]:
-    """A server with a fake model and its sampling `defaults`; `settings` are its engine's."""
+    """A server with a fake model and its sampling `defaults`; `settings` are its engine's.
+
+    The file at `path` stands for the model's. Only fingerprints depend on it.
+    """
     executor = ScoringExecutor()
     pooling = Pooling(settings.get("pooling", "mean"))
-    fake = fake_model(executor, context=context, pooling=pooling)
+    fake = fake_model(executor, context=context, pooling=pooling, path=path)
     model = replace(fake, tokenizer=AnyTextTokenizer(bos_id), sampling_defaults=defaults or {})
     with (
         Engine(model, EngineConfig(**{"speculation": "off"} | settings)) as engine,

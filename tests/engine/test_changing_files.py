@@ -10,7 +10,7 @@ import pytest
 
 from gguf_writer import Tensor, write_gguf
 from heddle import Engine, EngineConfig, SamplingParams
-from heddle.engine.disk import fingerprint
+from heddle.engine.fingerprint import pages_fingerprint
 from heddle.errors import ModelFileError
 from heddle.executors.cpu import load as cpu
 from heddle.step import Binding, Chunk, StepPlan
@@ -105,11 +105,11 @@ def test_a_model_detects_that_its_file_has_changed(
     copy.write_bytes(model_path.read_bytes())
     with Engine.load(copy, EngineConfig(slots=1, context=64)) as engine:
         if change is None:
-            assert len(fingerprint(engine.model)) == 32
+            assert len(pages_fingerprint(engine.model)) == 32
         else:
             change(copy)
             with pytest.raises((ModelFileError, OSError)):
-                fingerprint(engine.model)  # it would be the fingerprint of other weights
+                pages_fingerprint(engine.model)  # it would be the fingerprint of other weights
         assert engine.model.file_state() == state
 
 

@@ -14,7 +14,6 @@ from heddle.config import EngineConfig
 from heddle.disk import directory
 from heddle.disk.tier import DiskStats, DiskTier
 from heddle.engine import Engine
-from heddle.engine.disk import fingerprint
 from heddle.engine.streams import Collector
 from heddle.errors import ConfigError, EngineClosedError
 from heddle.outputs import FinishReason
@@ -343,16 +342,3 @@ def test_an_engine_closes_despite_a_bug_in_the_tier(
 def test_an_unusable_directory_is_refused_as_a_setting(start: Start, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="prefix_cache_dir"):
         start(prefix_cache_dir=str(tmp_path / "model.gguf"))
-
-
-def test_fingerprints_differ_by_weights_and_by_page_format(tmp_path: Path) -> None:
-    one, other = tmp_path / "one", tmp_path / "other"
-    one.write_bytes(b"weights")
-    other.write_bytes(b"weight5")
-    prints = [
-        fingerprint(fake_model(FakeExecutor(page_format=format), path=path))
-        for path in (one, other)
-        for format in ("f16", "q8_0")
-    ]
-    assert len(set(prints)) == 4
-    assert fingerprint(fake_model(FakeExecutor(page_format="f16"), path=one)) == prints[0]

@@ -1,15 +1,14 @@
-"""Opens the disk tier of a model, and computes the fingerprint of everything that its pages depend
-on."""
+"""Opens the disk tier of a model."""
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from typing import TYPE_CHECKING
 
 from heddle.config import user_path
 from heddle.disk.directory import DirectoryInUseError, PageDirectory
 from heddle.disk.tier import DiskTier
+from heddle.engine.fingerprint import pages_fingerprint
 from heddle.errors import ModelFileError
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ def open_disk_tier(
         _log.warning("the prefix cache continues without its disk tier: %s", error)
         return None
     try:
-        model_and_program = fingerprint(model)
+        model_and_program = pages_fingerprint(model)
     except (OSError, ModelFileError) as error:
         directory.close()
         _log.warning("the prefix cache continues without its disk tier: %s", error)
@@ -54,28 +53,3 @@ def open_disk_tier(
         on_read,
         snapshot_bytes=memory.snapshot_bytes,
     )
-
-
-def fingerprint(model: LoadedModel) -> bytes:
-    """32 bytes that are equal only if the same tokens give the same pages, bit for bit.
-
-    They cover all bytes of the model's files, because a finetune may have the name, size and time
-    of its parent. Reading takes 0.6 s per GB once a file is in memory. The page format covers the
-    program, so the fingerprint covers the program too.
-
-    Raises:
-        ModelFileError: a file has changed since it was loaded, so its digest says nothing about the
-            weights in memory.
-        OSError: a file cannot be read.
-    """
-    digests = []
-    for path in sorted(model.info.stamps) or [model.info.path]:
-        with path.open("rb") as file:
-            digests.append(hashlib.file_digest(file, "sha256").hexdigest())
-    weights = " ".join(digests)
-    # Checked after reading, so that a change before or during the reading is seen.
-    if model.file_state() not in ("unchanged", None):
-        raise ModelFileError(
-            f"{model.info.path} has changed since it was loaded; load it again", field="file"
-        )
-    return hashlib.sha256(f"{weights} {model.executor.page_format}".encode()).digest()

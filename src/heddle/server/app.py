@@ -29,6 +29,7 @@ from heddle.server.http.versions import BothSpellings
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
+    from heddle.engine import Engine
     from heddle.engine.registry import Registry
 
 
@@ -42,8 +43,7 @@ def create_app(registry: Registry, config: ServerConfig | None = None) -> FastAP
         ConfigError: the file of API keys cannot be read, or `otel_endpoint` cannot be used.
     """
     config = config or ServerConfig()
-    # After the load, because it would delay running streams later.
-    registry.on_loaded(lambda _, engine: engine.model.tokenizer.prepare_grammars())
+    registry.on_loaded(_prepare)
     service = Service(registry, config, Backlog(config.backlog), Bodies(config, CONSTRAINTS))
     dispatcher = Dispatcher(service)
     routers = [(router, api) for api in APIS for router in api.routes(service, dispatcher)]
@@ -85,3 +85,9 @@ def create_app(registry: Registry, config: ServerConfig | None = None) -> FastAP
     for router, _ in routers:
         app.include_router(router)
     return app
+
+
+def _prepare(_name: str, engine: Engine) -> None:
+    """Compute after the load what would delay running streams later."""
+    engine.model.tokenizer.prepare_grammars()
+    _ = engine.fingerprint

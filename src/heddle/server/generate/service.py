@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import reprlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -51,6 +52,18 @@ class Served:
     engine: Engine
     config: ServerConfig
     backlog: Backlog
+
+    @property
+    def fingerprint(self) -> str | None:
+        """The `system_fingerprint` of answers; None if the model's files have changed.
+
+        Equal fingerprints promise equal bits: the same request with a seed gets the same tokens.
+        """
+        if self.engine.fingerprint is None:
+            return None
+        settings = (sorted(self.config.sampling.items()), self.config.open_schemas)
+        digest = hashlib.sha256(f"{self.engine.fingerprint} {settings}".encode())
+        return f"bits-{digest.hexdigest()[:16]}"
 
     def sampling_params(self, **given: Any) -> SamplingParams:
         """Sampling parameters: the values in `given`, else the server's defaults, else the model's.

@@ -12,6 +12,9 @@ from fake_model import FakeTemplate, FakeTokenizer, text_of
 from heddle.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
     from conftest import Running
 
 MESSAGES: Any = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hello"}]
@@ -47,6 +50,32 @@ def test_an_answer_in_one_piece(shared: Running) -> None:
     usage = answer.usage
     assert (usage.prompt_tokens, usage.completion_tokens) == (len(PROMPT), 9)
     assert usage.total_tokens == len(PROMPT) + 9
+
+
+def test_equal_settings_have_equal_fingerprints(
+    serve: Callable[..., Running], tmp_path: Path
+) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(b"weights")
+    answers = {"chat/completions": {"messages": MESSAGES}, "completions": {"prompt": "hello"}}
+    found = []
+    for settings in ({}, {"slots": 2}, {"sampling": {"temperature": 0.5}}, {"open_schemas": True}):
+        server = serve(path=path, **settings)
+        prints = set()
+        for route, body in answers.items():
+            prints.add(server.post(f"/v1/{route}", body).json()["system_fingerprint"])
+            events = server.post(f"/v1/{route}", body | {"stream": True}).text.split("\n\n")[:-2]
+            chunks = [json.loads(event.removeprefix("data: ")) for event in events]
+            prints |= {chunk["system_fingerprint"] for chunk in chunks}
+        [fingerprint] = prints
+        found.append(fingerprint)
+    assert all(one.startswith("bits-") for one in found)
+    assert found[0] == found[1]
+    assert len(set(found)) == 3
+
+
+def test_without_the_model_s_file_there_is_no_fingerprint(shared: Running) -> None:
+    assert ask(shared, seed=1, max_tokens=1).system_fingerprint is None
 
 
 def test_an_answer_as_a_stream(shared: Running) -> None:

@@ -74,6 +74,7 @@ class AnswerOptions:
         best: number of likeliest choices to return for each prompt; None: all choices.
         echo: for each prompt, the text that begins its choices; empty: no such text.
         reading: how to find the parts of an output.
+        fingerprint: the answer's `system_fingerprint`.
     """
 
     usage: bool = False
@@ -83,6 +84,7 @@ class AnswerOptions:
     best: int | None = None
     echo: Sequence[Echo] = ()
     reading: Reading = PLAIN
+    fingerprint: str | None = None
 
 
 class _CompletionsWriter(AnswerWriter):
@@ -145,6 +147,7 @@ class _CompletionsWriter(AnswerWriter):
             "object": kind,
             "created": self._created,
             "model": self._model,
+            "system_fingerprint": self._options.fingerprint,
             "choices": choices,
         }
 

@@ -65,7 +65,14 @@ def from_chat(
     )
     request = reasoning.bound(request, reading, served, scope)
     progress = bool(body.return_progress)
-    options = AnswerOptions(usage, progress, params.logprobs, body.prompt_logprobs, reading=reading)
+    options = AnswerOptions(
+        usage,
+        progress,
+        params.logprobs,
+        body.prompt_logprobs,
+        reading=reading,
+        fingerprint=served.fingerprint,
+    )
     return request, ChatWriter(model, served.engine.model.tokenizer, options)
 
 
@@ -99,6 +106,7 @@ def from_completion(
         body.prompt_logprobs,
         best=n if of > n else None,
         echo=_echoes(texts, prompts, tokenizer) if body.echo else (),
+        fingerprint=served.fingerprint,
     )
     request = GenerationRequest(model, prompts, params, of, bool(body.stream))
     return request, CompletionWriter(model, tokenizer, options, of)
