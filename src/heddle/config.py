@@ -364,6 +364,8 @@ class ServerConfig:
         "names of metrics: heddle, or llamacpp = also llama.cpp's, of the default model",
         choices=("heddle", "llamacpp"),
     )
+    metrics_route: bool = _setting(True, "answer GET /metrics; off = 501")
+    slots_route: bool = _setting(True, "answer GET /slots; off = 501")
     otel_endpoint: str = _setting(
         "",
         "URL of an OpenTelemetry collector (OTLP over HTTP) that gets a span of each request; needs"

@@ -49,6 +49,7 @@ def take_snapshot(
                 prompt_tokens=sequence.prompt_tokens,
                 computed=sequence.computed,
                 generated_tokens=sequence.output_tokens,
+                most_output=sequence.most_output,
                 cached_tokens=sequence.cached_tokens or 0,
                 step_tokens=in_step.get(index, 0),
                 tokens_per_second=activity.slot_rate(index, now),

@@ -81,6 +81,7 @@ class SlotSnapshot:
         prompt_tokens: length of the prompt.
         computed: tokens in the KV cache, prompt and output.
         generated_tokens: length of the output.
+        most_output: most tokens of the output; None if the request sets no limit.
         cached_tokens: length of the prefix hit when the request started.
         step_tokens: tokens of the request that the latest step computes.
         tokens_per_second: generated tokens per second in the last seconds, without the first token
@@ -93,6 +94,7 @@ class SlotSnapshot:
     prompt_tokens: int = 0
     computed: int = 0
     generated_tokens: int = 0
+    most_output: int | None = None
     cached_tokens: int = 0
     step_tokens: int = 0
     tokens_per_second: float = field(default=0.0, compare=False)

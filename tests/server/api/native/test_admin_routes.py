@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -115,9 +116,32 @@ def test_metrics_under_llama_cpp_s_names(serve: Callable[..., Running]) -> None:
     assert now["prompt_seconds_total"] > 0
     assert now["tokens_predicted_seconds_total"] > 0
     assert now["n_decode_total"] >= 8
+    assert now["spec_decode_num_draft_tokens_total"] == 0
+    assert now["spec_decode_num_accepted_tokens_total"] == 0
     assert 0 < now["n_busy_slots_per_decode"] <= 1
     assert now.keys() >= {"prompt_tokens_seconds", "predicted_tokens_seconds"}
     assert 0 <= now["kv_cache_usage_ratio"] <= 1
+
+
+def test_metrics_say_when_the_server_started(serve: Callable[..., Running]) -> None:
+    before = int(time.time())
+    server = serve()
+    started = {server.get("/metrics").headers["process-start-time-unix"] for _ in range(2)}
+    assert before <= int(started.pop()) <= time.time()
+    assert not started
+
+
+@pytest.mark.parametrize("name", ["metrics", "slots"])
+def test_a_route_that_is_off(serve: Callable[..., Running], name: str) -> None:
+    server = serve(**{f"{name}_route": False})
+    off = server.get(f"/{name}")
+    assert (off.status_code, off.json()["error"]["code"]) == (501, "unsupported_route")
+    assert f"--no-{name}-route" in off.json()["error"]["message"]
+    props = server.get("/props").json()
+    on = {"metrics", "slots"} - {name}
+    assert not props[f"endpoint_{name}"]
+    assert all(props[f"endpoint_{other}"] for other in on)
+    assert all(server.get(f"/{other}").status_code == 200 for other in on)
 
 
 def test_llama_cpp_s_names_are_off_by_default(shared: Running) -> None:
@@ -127,11 +151,17 @@ def test_llama_cpp_s_names_are_off_by_default(shared: Running) -> None:
 def test_slots_while_requests_run_and_wait(serve: Callable[..., Running]) -> None:
     server = serve(slots=2)
     free: dict[str, Any] = {"state": "free", "request": None, "prompt_tokens": 0, "computed": 0}
-    free |= {"generated_tokens": 0, "cached_tokens": 0, "step_tokens": 0, "tokens_per_second": 0}
+    free |= {
+        "generated_tokens": 0,
+        "most_output": None,
+        "cached_tokens": 0,
+        "step_tokens": 0,
+        "tokens_per_second": 0,
+    }
     idle = {"utilisation": 0, "tokens_per_second": 0, "prompt_tokens_per_second": 0, "step": None}
     free["engine"] = idle
     free |= {"id_task": -1, "n_ctx": 512, "speculative": False, "is_processing": False}
-    free["next_token"] = [{"has_next_token": False, "n_decoded": 0}]
+    free["next_token"] = [{"has_next_token": False, "n_remain": -1, "n_decoded": 0}]
     free |= {f"n_prompt_tokens{kind}": 0 for kind in ("", "_processed", "_cache")}
     expected = [{"index": index, "id": index} | free for index in (0, 1)]
     assert server.get("/slots?fail_on_no_slot=1").json() == expected
@@ -149,7 +179,9 @@ def test_slots_while_requests_run_and_wait(serve: Callable[..., Running]) -> Non
     for slot in (first, second):
         assert slot["is_processing"] is True
         assert (slot["id"], slot["id_task"]) == (slot["index"], slot["request"])
-        assert slot["next_token"][0]["n_decoded"] == slot["generated_tokens"]
+        next_token = slot["next_token"][0]
+        assert next_token["n_decoded"] == slot["generated_tokens"]
+        assert next_token["n_remain"] == 50 - slot["generated_tokens"]
         assert slot["n_prompt_tokens_processed"] + slot["n_prompt_tokens_cache"] == 5
         assert slot["state"] == "generating"
         assert slot["prompt_tokens"] == 5

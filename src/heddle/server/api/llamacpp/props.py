@@ -91,7 +91,7 @@ def _props(served: Served) -> Json:
         "bos_token": "" if tokenizer.bos_id is None else text(tokenizer.bos_id),
         "eos_token": "" if tokenizer.eos_id is None else text(tokenizer.eos_id),
         "build_info": f"heddle {version('heddle')}",
-        "endpoint_slots": True,
+        "endpoint_slots": served.config.slots_route,
         "endpoint_props": False,
-        "endpoint_metrics": True,
+        "endpoint_metrics": served.config.metrics_route,
     }

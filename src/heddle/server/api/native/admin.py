@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from asyncio import to_thread
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ from fastapi import APIRouter
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.responses import PlainTextResponse, Response
 
-from heddle.errors import NoSlotError
+from heddle.errors import NoSlotError, UnsupportedRouteError
 from heddle.server.api.native.metrics import Metrics
 from heddle.server.http.encoding import json_response
 from heddle.server.http.fields import is_on
@@ -25,6 +26,7 @@ def routes(service: Service) -> APIRouter:
     router = APIRouter()
     llamacpp = service.config.metric_names == "llamacpp"
     exported = Metrics(service.registry, service.backlog, llamacpp=llamacpp)
+    started = {"process-start-time-unix": str(int(time.time()))}  # llama.cpp's header
 
     @router.get("/health", responses={503: {"description": "The engine has stopped or failed."}})
     @router.head("/health", include_in_schema=False)  # some health checkers send HEAD
@@ -49,7 +51,9 @@ def routes(service: Service) -> APIRouter:
     @router.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
         """Export metrics in Prometheus' text format."""
-        return Response(exported.exposition(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+        _check_on(service.config.metrics_route, "metrics")
+        content = exported.exposition()
+        return Response(content, media_type=CONTENT_TYPE_PLAIN_0_0_4, headers=started)
 
     @router.get("/slots", responses={503: {"description": "No slot is free."}})
     async def slots(model: str | None = None, fail_on_no_slot: str = "0") -> Response:
@@ -57,6 +61,7 @@ def routes(service: Service) -> APIRouter:
 
         With `fail_on_no_slot` this is a 503 if no slot is free, as in llama.cpp.
         """
+        _check_on(service.config.slots_route, "slots")
         engine = service.probed(model)
         now = engine.snapshot()
         if is_on(fail_on_no_slot) and all(slot.request is not None for slot in now.slots):
@@ -72,9 +77,22 @@ def routes(service: Service) -> APIRouter:
     return router
 
 
+def _check_on(is_on: bool, name: str) -> None:
+    """
+    Raises:
+        UnsupportedRouteError: the settings turn the route off.
+    """
+    if not is_on:
+        raise UnsupportedRouteError(
+            f"GET /{name} is off on this server; start it without --no-{name}-route"
+        )
+
+
 def _native(slot: SlotSnapshot, context: int) -> dict[str, Any]:
     """Further fields of a slot, under llama.cpp's names."""
     busy, prompt = slot.request is not None, min(slot.computed, slot.prompt_tokens)
+    done, most = slot.generated_tokens, slot.most_output
+    remaining = -1 if most is None else most - done
     return {
         "id": slot.index,
         "id_task": slot.request if busy else -1,
@@ -84,7 +102,7 @@ def _native(slot: SlotSnapshot, context: int) -> dict[str, Any]:
         "n_prompt_tokens": slot.prompt_tokens,
         "n_prompt_tokens_processed": max(0, prompt - slot.cached_tokens),
         "n_prompt_tokens_cache": slot.cached_tokens,
-        "next_token": [{"has_next_token": busy, "n_decoded": slot.generated_tokens}],
+        "next_token": [{"has_next_token": busy, "n_remain": remaining, "n_decoded": done}],
     }
 
 

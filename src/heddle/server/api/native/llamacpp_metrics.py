@@ -75,6 +75,11 @@ _TOTALS: dict[str, tuple[str, Callable[[_Moment], float]]] = {
     "tokens_predicted": ("Generated tokens.", lambda at: at.now.generated_tokens),
     "tokens_predicted_seconds": ("Time of decode.", lambda at: at.phases.predicted_seconds),
     "n_decode": ("Computed steps.", lambda at: at.now.steps),
+    "spec_decode_num_draft_tokens": ("Draft tokens.", lambda at: at.now.drafted_tokens),
+    "spec_decode_num_accepted_tokens": (
+        "Draft tokens that were right.",
+        lambda at: at.now.accepted_tokens,
+    ),
 }
 _LEVELS: dict[str, tuple[str, Callable[[_Moment], float]]] = {
     "n_tokens_max": (
