@@ -54,6 +54,10 @@ def template() -> ChatTemplate:
             f"{CALL}{{}}<|call|><|start|>assistant{CALL}[]<|call|>",
             ParsedAnswer(calls=(Call("f", "{}"), Call("f", "[]"))),
         ),
+        (  # the channel before and after the recipient, which the grammar of calls allows
+            "<|channel|>commentary to=functions.f<|channel|>commentary json<|message|>{}",
+            ParsedAnswer(calls=(Call("f", "{}"),)),
+        ),
         (  # calls in other channels, without a type or a space
             "<|channel|>analysis to=functions.get_weather code<|message|>{}",
             ParsedAnswer(calls=(Call("get_weather", "{}"),)),

@@ -50,7 +50,8 @@ _BEGINNINGS = (_ASSISTANT, CHANNEL, "to=")
 _LONGEST_HEADER = 256
 _HEADER = re.compile(
     r"\s*(?:<\|start\|>assistant)?(?:\s*to=[^\s<]+)?"
-    r"\s*(?:<\|channel\|>[a-z]+)?(?:\s*to=[^\s<]+)?\s*(?:<\|constrain\|>)?\w*"
+    r"\s*(?:<\|channel\|>[a-z]+)?(?:\s*to=[^\s<]+)?\s*(?:<\|channel\|>[a-z]+)?"
+    r"\s*(?:<\|constrain\|>)?\w*"
     r"(<\|message\|>|<\|end\|>|<\|call\|>|<\|return\|>)"
 )
 
