@@ -88,6 +88,23 @@ def test_the_field_keeps_the_model_from_saying_anything_else(
     assert not said(answer.json()).startswith(other)
 
 
+@pytest.mark.parametrize("path", ROUTES)
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"guided_grammar": 'start: "yes"', "structured_outputs": {"grammar": 'start: "yes"'}},
+        {"guided_json": {"const": "y"}, "json_schema": {"const": "y"}},
+    ],
+)
+def test_the_same_constraint_may_have_several_names(
+    talking: Talking, path: str, fields: dict[str, Any]
+) -> None:
+    """guidance's client of vLLM sends the names of two versions."""
+    talking.says("No.")
+    answer = talking.post(path, ROUTES[path] | fields)
+    assert (answer.status_code, said(answer.json())[:2]) in [(200, "ye"), (200, '"y')]
+
+
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/completion"])
 @pytest.mark.parametrize(("form", "text"), FORMATS)
 def test_response_formats_of_llamacpp_and_vllm(
@@ -104,7 +121,12 @@ def test_response_formats_of_llamacpp_and_vllm(
     ("fields", "param", "words"),
     [
         ({"grammar": "root ::= x"}, "grammar", "'x', which is not defined"),
-        ({"grammar": 'root ::= "x"', "regex": "x"}, "regex", "both constrain the answer"),
+        ({"grammar": 'root ::= "x"', "regex": "x"}, "regex", "grammar and regex both constrain"),
+        (
+            {"guided_regex": "x", "regex": "x", "structured_outputs": {"regex": "y"}},
+            "guided_regex",
+            "structured_outputs and guided_regex both constrain the answer and differ",
+        ),
         ({"structured_outputs": {"structural_tag": {"type": "x"}}}, None, "must be an object of"),
         ({"structured_outputs": {"grammar": "x", "regex": "x"}}, None, "exactly one of"),
         (

@@ -6,6 +6,7 @@ The fields are `response_format` and `text.format` (OpenAI), `structured_outputs
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from heddle.errors import InvalidRequestError
@@ -28,16 +29,20 @@ _ANY_OBJECT = {"type": "object"}
 def grammar_of(body: SamplingFields, form: Grammar | None) -> Grammar | None:
     """The grammar of a body: `form` or the grammar in another field. It is not compiled yet.
 
+    Clients of several versions of vLLM send the same grammar under its old and its new name.
+
     Raises:
-        InvalidRequestError: two fields have a grammar.
+        InvalidRequestError: two fields have different grammars.
         GrammarError: the grammar is too long.
     """
     grammars = [grammar for grammar in (form, *_guided_grammars(body)) if grammar is not None]
-    if len(grammars) > 1:
-        names = " and ".join(grammar.param.partition(".")[0] for grammar in grammars)
-        raise InvalidRequestError(
-            f"{names} both constrain the answer; send one of them", param=grammars[1].param
-        )
+    for other in grammars[1:]:
+        if replace(other, param=grammars[0].param) != grammars[0]:
+            first, second = (one.param.partition(".")[0] for one in (grammars[0], other))
+            raise InvalidRequestError(
+                f"{first} and {second} both constrain the answer and differ; send one of them",
+                param=other.param,
+            )
     return grammars[0] if grammars else None
 
 
@@ -45,8 +50,8 @@ def generation_grammar(body: GenerationFields) -> Grammar | None:
     """The grammar of a body of chat completions, text completions or infill.
 
     Raises:
-        InvalidRequestError: two fields have a grammar, or a format has a missing or needless
-            schema.
+        InvalidRequestError: two fields have different grammars, or a format has a missing or
+            needless schema.
         GrammarError: the grammar is too long.
     """
     return grammar_of(body, _response_format(body.response_format))
