@@ -10,8 +10,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, Tag
 
 from heddle.parameters import Api
+from heddle.server.generate.tools import Chosen
 from heddle.server.generate.vendor_fields.table import decided
-from heddle.server.http.fields import FIRST_FAULT, shaped
+from heddle.server.http.fields import FIRST_FAULT, shape, shaped
 from heddle.server.http.schema import MAX_ITEMS, Schema
 
 MAX_TOOLS = 1024
@@ -104,9 +105,38 @@ class FunctionChoice(Schema):
     type: Literal["function"]
     name: str
 
+    @property
+    def chosen(self) -> Chosen:
+        """See `use_of`."""
+        return Chosen.function(self.name)
+
+
+class AllowedFunctions(Schema):
+    """The functions that the answer may call, in the shape of OpenAI's responses."""
+
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[FunctionChoice], Field(min_length=1, max_length=MAX_TOOLS), FIRST_FAULT]
+
+    @property
+    def chosen(self) -> Chosen:
+        """See `use_of`."""
+        return Chosen([tool.name for tool in self.tools], self.mode == "required")
+
+
+def _choice_shape(choice: object) -> str:
+    is_allowed = isinstance(choice, dict) and choice.get("type") == "allowed_tools"
+    return "<allowed_tools>" if is_allowed else shape(choice)
+
+
+CHOICE_SHAPE = shaped(
+    "'none', 'auto', 'required' or an object that names a function or the allowed functions",
+    _choice_shape,
+)
 
 ToolChoice = Annotated[
     Annotated[Literal["none", "auto", "required"], Tag("<str>")]
-    | Annotated[FunctionChoice, Tag("<dict>")],
-    shaped("'none', 'auto', 'required' or an object that names a function"),
+    | Annotated[FunctionChoice, Tag("<dict>")]
+    | Annotated[AllowedFunctions, Tag("<allowed_tools>")],
+    CHOICE_SHAPE,
 ]

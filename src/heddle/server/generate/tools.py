@@ -19,7 +19,7 @@ from heddle.text.constrained.closed_schema import closed
 from heddle.text.constrained.normalised_schema import normalised
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from heddle.sampling_params import SamplingParams
     from heddle.server.generate.service import Served
@@ -53,18 +53,19 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class ToolUse:
-    """The functions that an answer may call.
+    """The functions of a request, and the calls of its answer.
 
     Attributes:
         functions: the functions; empty: the answer has no calls.
         required: whether the answer must call a function.
-        named: name of the function that the answer must call; None: any function.
+        allowed: names of the functions that the answer may call; None: all. The prompt has all
+            functions.
         parallel: whether the answer may have several calls.
     """
 
     functions: Sequence[Function] = ()
     required: bool = False
-    named: str | None = None
+    allowed: Collection[str] | None = None
     parallel: bool = True
 
     @property
@@ -73,12 +74,39 @@ class ToolUse:
         return [function.tool for function in self.functions]
 
     @property
+    def callable(self) -> list[Function]:
+        """The functions that the answer may call."""
+        return [one for one in self.functions if self.allowed is None or one.name in self.allowed]
+
+    @property
     def names(self) -> list[str]:
-        """The functions' names."""
-        return [function.name for function in self.functions]
+        """The names of the functions that the answer may call."""
+        return [function.name for function in self.callable]
 
 
 NO_TOOLS = ToolUse()
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A tool choice that names functions.
+
+    Attributes:
+        names: the functions that the answer may call.
+        required: whether the answer must call one.
+        once: whether the answer may have one call only, whatever the request says about several.
+            OpenAI defines the choice of one function in this way. Small models repeat a call if
+            they may.
+    """
+
+    names: Sequence[str]
+    required: bool
+    once: bool = False
+
+    @classmethod
+    def function(cls, name: str) -> Chosen:
+        """The choice of one function, which the answer must call."""
+        return cls((name,), required=True, once=True)
 
 
 class Described(Protocol):
@@ -113,24 +141,17 @@ def function_of(tool: Described, schema: Mapping[str, Any] | None, param: str) -
 
 
 def use_of(
-    functions: Sequence[Function],
-    choice: str | None,
-    *,
-    named: str | None = None,
-    parallel: bool = True,
+    functions: Sequence[Function], choice: str | Chosen | None, *, parallel: bool = True
 ) -> ToolUse:
     """The tool use that a body requests with its tools and its tool choice.
 
     Args:
         functions: the functions of the request.
-        choice: "auto", "none" or "required"; None: "auto".
-        named: name of the function that the answer must call exactly once; `choice` and `parallel`
-            then have no effect. OpenAI defines a named choice in this way. Small models repeat a
-            call if they may.
+        choice: "auto", "none", "required" or the functions to choose from; None: "auto".
         parallel: whether the answer may have several calls.
 
     Raises:
-        InvalidRequestError: two functions have the same name, or no function has the chosen name.
+        InvalidRequestError: two functions have the same name, or no function has a chosen name.
     """
     names: set[str] = set()
     for function in functions:
@@ -140,20 +161,23 @@ def use_of(
                 param="tools",
             )
         names.add(function.name)
-    required = named is not None or choice == "required"
+    chosen = choice if isinstance(choice, Chosen) else None
+    required = choice == "required" if chosen is None else chosen.required
     if required and not functions:
         raise InvalidRequestError(
             "tool_choice requires a call, but tools is missing or empty; send tools",
             param="tool_choice",
         )
-    if named is not None and named not in names:
-        raise InvalidRequestError(
-            f"tool_choice names {named!r}, which is not in tools; add this function to tools or"
-            " choose another",
-            param="tool_choice",
-        )
-    several = parallel and named is None
-    return ToolUse(() if choice == "none" else functions, required, named, several)
+    if chosen is None:
+        return ToolUse(() if choice == "none" else functions, required, parallel=parallel)
+    for name in chosen.names:
+        if name not in names:
+            raise InvalidRequestError(
+                f"tool_choice names {name!r}, which is not in tools; add this function to tools or"
+                " choose another",
+                param="tool_choice",
+            )
+    return ToolUse(functions, required, frozenset(chosen.names), parallel and not chosen.once)
 
 
 def close_schemas(
@@ -205,7 +229,7 @@ def constrained_to(
         InvalidRequestError: `grammar` and the calls exclude each other.
         GrammarError: the request has too many functions or too large schemas.
     """
-    callees = [_callee(function, use) for function in _callable(use)]
+    callees = [_callee(function, use) for function in use.callable]
     if use.required and grammar is not None and not grammar.param.startswith("guided_"):
         grammar = None  # the grammar constrains text, and an answer with a required call has none
     if grammar is not None:
@@ -254,14 +278,9 @@ def compile_candidates(use: ToolUse) -> list[Grammar]:
     """
     return [
         Grammar.json_schema(callee.arguments(), function.param)
-        for function in _callable(use)
+        for function in use.callable
         if (callee := _callee(function, use)).schema is not None
     ]
-
-
-def _callable(use: ToolUse) -> list[Function]:
-    """The functions that an answer may call. The prompt still has all functions."""
-    return [function for function in use.functions if use.named in (None, function.name)]
 
 
 def _callee(function: Function, use: ToolUse) -> Callee:

@@ -8,7 +8,7 @@ selects a member of a union type, so that an error names the invalid element.
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -20,6 +20,9 @@ from pydantic import (
     WithJsonSchema,
 )
 from pydantic_core import PydanticCustomError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 UNSUPPORTED = "heddle_unsupported"
 """Error type of a value that the vendor's API allows and this server does not support."""
@@ -59,10 +62,10 @@ def shape(value: object) -> str:
     return f"<{type(value).__name__}>"
 
 
-def shaped(words: str) -> Discriminator:
-    """Select a union's member by :func:`shape`. `words` lists the shapes, for the error."""
+def shaped(words: str, shape_of: Callable[[object], str] = shape) -> Discriminator:
+    """Select a union's member by its shape. `words` lists the shapes, for the error."""
     return Discriminator(
-        shape, custom_error_type=SHAPE, custom_error_message=f"Input should be {words}"
+        shape_of, custom_error_type=SHAPE, custom_error_message=f"Input should be {words}"
     )
 
 

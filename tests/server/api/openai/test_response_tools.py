@@ -126,6 +126,19 @@ def test_a_call_is_enforced(server: Talking, choice: Any, stream: bool) -> None:
 
 
 @both
+@pytest.mark.parametrize("mode", ["auto", "required"])
+def test_only_allowed_functions_are_called(server: Talking, mode: str, stream: bool) -> None:
+    server.says(CALL % ("get_weather", PARIS))
+    allowed = {"type": "allowed_tools", "mode": mode}
+    clock = allowed | {"tools": [{"type": "function", "name": "clock"}]}
+    response = respond(server, stream, tools=TOOLS, tool_choice=clock)
+    assert "get_weather" not in {name for kind, name, *_ in told(response) if kind == "call"}
+    assert response.tool_choice.to_dict() == clock
+    both = allowed | {"tools": [{"type": "function", "name": one["name"]} for one in TOOLS]}
+    assert told(respond(server, stream, tools=TOOLS, tool_choice=both))[0][1] == "get_weather"
+
+
+@both
 def test_no_call_is_made_where_none_is_wanted(server: Talking, stream: bool) -> None:
     server.says(CALL % ("clock", "{}"))
     response = respond(server, stream, tools=TOOLS, tool_choice="none")

@@ -91,7 +91,8 @@ def ask(server: Talking, **fields: Any) -> Any:
 
 
 def called(choice: Any) -> list[tuple[str, str]]:
-    return [(call.function.name, call.function.arguments) for call in choice.message.tool_calls]
+    calls = choice.message.tool_calls or ()
+    return [(call.function.name, call.function.arguments) for call in calls]
 
 
 def gathered(chunks: Any) -> tuple[str, str, list[tuple[str, str]], str]:
@@ -194,6 +195,36 @@ def test_a_call_is_enforced(family: Any, choice: Any, stream: bool) -> None:
         assert json.loads(arguments)["city"] in ("Paris", "Rome")
     else:
         assert isinstance(json.loads(arguments), dict)
+
+
+def allowed(mode: str, *names: str) -> Any:
+    tools = [{"type": "function", "function": {"name": name}} for name in names]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
+
+
+@pytest.mark.parametrize("mode", ["auto", "required"])
+def test_only_allowed_functions_are_called(family: Any, mode: str) -> None:
+    server, one, two = family
+    server.says(one % ("get_weather", PARIS))
+    [choice] = ask(server, tools=TOOLS, tool_choice=allowed(mode, "clock")).choices
+    assert {name for name, _ in called(choice)} <= {"clock"}
+    assert called(choice) or mode == "auto"
+    assert "Tells the weather." in server.prompt, "the prompt has all functions"
+    [choice] = ask(server, tools=TOOLS, tool_choice=allowed(mode, "clock", "get_weather")).choices
+    assert called(choice) == [("get_weather", PARIS)]
+    if two is not None:
+        server.says(two % ("clock", "{}", "clock", "{}"))
+        [choice] = ask(server, tools=TOOLS, tool_choice=allowed(mode, "clock")).choices
+        assert called(choice) == [("clock", "{}")] * 2
+
+
+def test_words_are_allowed_beside_allowed_functions_unless_a_call_is_required(family: Any) -> None:
+    server, _, _ = family
+    server.says("It is warm.")
+    [choice] = ask(server, tools=TOOLS, tool_choice=allowed("auto", "clock")).choices
+    assert (choice.message.content, called(choice)) == ("It is warm.", [])
+    [choice] = ask(server, tools=TOOLS, tool_choice=allowed("required", "clock")).choices
+    assert "clock" in {name for name, _ in called(choice)}
 
 
 def test_no_call_is_made_where_none_is_wanted(family: Any) -> None:

@@ -29,7 +29,7 @@ from heddle.server.generate.chat import chat_request, joined
 from heddle.server.generate.parameters import sampling_params
 from heddle.server.generate.reasoning import ReasoningFields
 from heddle.server.generate.request import GenerationRequest
-from heddle.server.generate.tools import function_of, use_of
+from heddle.server.generate.tools import Chosen, function_of, use_of
 from heddle.server.http.encoding import json_response
 from heddle.server.http.schema import takes
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from heddle.server.generate.tools import ToolUse
     from heddle.server.generate.usage import Json
 
-_CHOICES = {"auto": "auto", "any": "required", "none": "none", "tool": None}
+_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 """OpenAI's names for the types of `tool_choice`."""
 _ROLES = {ToolResultBlock: "user", ToolUseBlock: "assistant", ThinkingBlock: "assistant"}
 """Roles of the blocks that only messages of one role may have."""
@@ -137,7 +137,8 @@ def _tool_use(body: Conversation) -> ToolUse:
             param="tool_choice.name",
         )
     parallel = not choice.disable_parallel_tool_use
-    return use_of(functions, _CHOICES[choice.type], named=choice.name, parallel=parallel)
+    chosen = _CHOICES[choice.type] if choice.name is None else Chosen.function(choice.name)
+    return use_of(functions, chosen, parallel=parallel)
 
 
 def _template_arguments(body: Conversation, use: ToolUse, served: Served, scope: Scope) -> Json:

@@ -197,9 +197,7 @@ def _tool_use(body: ChatRequest) -> ToolUse:
         for i, tool in enumerate(body.tools or ())
     ]
     choice = body.tool_choice
-    if choice is None or isinstance(choice, str):
-        return use_of(functions, choice)
-    return use_of(functions, None, named=choice.name)
+    return use_of(functions, choice if choice is None or isinstance(choice, str) else choice.chosen)
 
 
 def _reasoning(think: Think | None) -> ReasoningFields:

@@ -119,10 +119,8 @@ def _tool_use(body: ChatRequest) -> ToolUse:
         InvalidRequestError: see `function_of` and `use_of`.
     """
     choice, parallel = body.tool_choice, body.parallel_tool_calls is not False
-    functions = functions_of(body.tools)
-    if choice is None or isinstance(choice, str):
-        return use_of(functions, choice, parallel=parallel)
-    return use_of(functions, None, named=choice.function.name, parallel=parallel)
+    chosen = choice if choice is None or isinstance(choice, str) else choice.chosen
+    return use_of(functions_of(body.tools), chosen, parallel=parallel)
 
 
 def _reasoning(body: ChatRequest) -> ReasoningFields:

@@ -46,9 +46,8 @@ def tool_use(body: ResponsesRequest) -> ToolUse:
         for place, tool in body.functions
     ]
     choice, parallel = body.tool_choice, body.parallel_tool_calls is not False
-    if choice is None or isinstance(choice, str):
-        return use_of(functions, choice, parallel=parallel)
-    return use_of(functions, None, named=choice.name, parallel=parallel)
+    chosen = choice if choice is None or isinstance(choice, str) else choice.chosen
+    return use_of(functions, chosen, parallel=parallel)
 
 
 def _messages(body: ResponsesRequest) -> list[Json]:

@@ -7,11 +7,12 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, Tag
 
 from heddle.parameters import MAX_TOP_LOGPROBS, Api
-from heddle.server.generate.chat_fields import Messages, Tools  # noqa: TC001  pydantic reads them
+from heddle.server.generate.chat_fields import CHOICE_SHAPE, MAX_TOOLS, Messages, Tools
 from heddle.server.generate.fields import MAX_CHOICES, GenerationFields
 from heddle.server.generate.parameters import offers
+from heddle.server.generate.tools import Chosen
 from heddle.server.generate.vendor_fields.table import decided
-from heddle.server.http.fields import Prompt, shaped
+from heddle.server.http.fields import FIRST_FAULT, Prompt
 from heddle.server.http.schema import Schema
 
 
@@ -23,11 +24,35 @@ class FunctionChoice(Schema):
     type: Literal["function"]
     function: ChosenFunction
 
+    @property
+    def chosen(self) -> Chosen:
+        """See `use_of`."""
+        return Chosen.function(self.function.name)
+
+
+class AllowedFunctions(Schema):
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[FunctionChoice], Field(min_length=1, max_length=MAX_TOOLS), FIRST_FAULT]
+
+
+class AllowedChoice(Schema):
+    """The functions that the answer may call."""
+
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedFunctions
+
+    @property
+    def chosen(self) -> Chosen:
+        """See `use_of`."""
+        allowed = self.allowed_tools
+        return Chosen([one.function.name for one in allowed.tools], allowed.mode == "required")
+
 
 ToolChoice = Annotated[
     Annotated[Literal["none", "auto", "required"], Tag("<str>")]
-    | Annotated[FunctionChoice, Tag("<dict>")],
-    shaped("'none', 'auto', 'required' or an object that names a function"),
+    | Annotated[FunctionChoice, Tag("<dict>")]
+    | Annotated[AllowedChoice, Tag("<allowed_tools>")],
+    CHOICE_SHAPE,
 ]
 
 
