@@ -24,6 +24,7 @@ class StreamOptions(Schema):
     """Options of a stream."""
 
     include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
 
 
 class JsonSchemaFormat(Schema):

@@ -114,6 +114,36 @@ def test_chunks_say_that_usage_is_null_where_it_comes_last(shared: Running, path
         assert len(told) == sum(bool(chunk["choices"]) for chunk in chunks) * bool(expected)
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+def test_chunks_have_the_token_counts_so_far_as_in_vllm(shared: Running, path: str) -> None:
+    asked = {"messages": MESSAGES} if "chat" in path else {"prompt": ["hello", "bye"]}
+    prompts = [len(PROMPT)] if "chat" in path else [5, 3]
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    body = asked | {"max_tokens": 5, "n": 2, "seed": 1, "stream": True, "stream_options": options}
+    answer = shared.post(path, body)
+    chunks = [json.loads(event[6:]) for event in answer.text.split("\n\n") if event[6:7] == "{"]
+    *chunks, total = chunks
+    counts: dict[int, list[int]] = {}
+    for chunk in chunks:
+        index, usage = chunk["choices"][0]["index"], chunk["usage"]
+        assert usage["prompt_tokens"] == prompts[index // 2]
+        assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
+        counts.setdefault(index, []).append(usage["completion_tokens"])
+    assert all(counted == sorted(counted) for counted in counts.values())
+    assert all(counted[0] <= 1 for counted in counts.values())
+    assert [counted[-1] for counted in counts.values()] == [5] * 2 * len(prompts)
+    assert total["usage"]["completion_tokens"] == 10 * len(prompts)
+    assert "x-heddle-ignored" not in answer.headers
+
+
+def test_without_a_last_chunk_of_usage_no_chunk_has_token_counts(shared: Running) -> None:
+    options = {"continuous_usage_stats": True}
+    body = {"messages": MESSAGES, "max_tokens": 2, "stream": True, "stream_options": options}
+    answer = shared.post("/v1/chat/completions", body)
+    assert "usage" not in answer.text
+    assert answer.headers["x-heddle-ignored"] == "stream_options.continuous_usage_stats"
+
+
 def test_the_stream_ends_with_done(shared: Running) -> None:
     response = shared.post(
         "/v1/chat/completions", {"messages": MESSAGES, "max_tokens": 1, "stream": True}

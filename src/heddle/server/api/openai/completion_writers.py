@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from abc import abstractmethod
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -67,6 +68,8 @@ class AnswerOptions:
 
     Attributes:
         usage: whether a stream ends with the token counts.
+        prompt_tokens: tokens of the prompt of each choice, if each chunk of the choice has the
+            token counts so far; empty: only the last chunk has token counts.
         progress: whether a stream shows the progress of prompts.
         logprobs: number of likeliest tokens to show beside each token with its log probability;
             None: show no log probabilities.
@@ -78,6 +81,7 @@ class AnswerOptions:
     """
 
     usage: bool = False
+    prompt_tokens: Sequence[int] = ()
     progress: bool = False
     logprobs: int | None = None
     prompt_logprobs: int | None = None
@@ -99,6 +103,7 @@ class _CompletionsWriter(AnswerWriter):
         self._spelling = spelling
         self._options = options
         self.shows_progress = options.progress
+        self._sent: Counter[int] = Counter()  # tokens of each choice of a stream
 
     def json(self, outputs: Sequence[Output], totals: Json) -> list[bytes]:
         """Encode choices one by one, because their objects take six times the memory."""
@@ -114,6 +119,7 @@ class _CompletionsWriter(AnswerWriter):
         return b""
 
     def part(self, index: int, part: Part, tokens: Sequence[TokenLogprob]) -> bytes:
+        self._sent[index] += len(tokens)
         return event(self._chunk([self._chunk_choice(index, part, tokens, None)]))
 
     def progress(self, index: int, progress: Progress) -> bytes:
@@ -122,6 +128,7 @@ class _CompletionsWriter(AnswerWriter):
         return event(chunk | {"prompt_progress": prompt_progress(progress)})
 
     def closing(self, index: int, tokens: Sequence[TokenLogprob], last: Delta) -> bytes:
+        self._sent[index] += len(tokens)
         return event(self._chunk([self._chunk_choice(index, None, tokens, last.finish)]))
 
     def ending(self, totals: Json) -> bytes:
@@ -137,9 +144,16 @@ class _CompletionsWriter(AnswerWriter):
 
     def _chunk(self, choices: list[Json]) -> Json:
         chunk = self._frame(self.chunk_object, choices)
-        if self._options.usage:
+        if choices and self._options.prompt_tokens:
+            chunk["usage"] = self._usage_so_far(choices[0]["index"])
+        elif self._options.usage:
             chunk["usage"] = None
         return chunk
+
+    def _usage_so_far(self, index: int) -> Json:
+        """Token counts of one choice, as vLLM's `continuous_usage_stats` has them."""
+        prompt, sent = self._options.prompt_tokens[index], self._sent[index]
+        return {"prompt_tokens": prompt, "completion_tokens": sent, "total_tokens": prompt + sent}
 
     def _frame(self, kind: str, choices: list[Json]) -> Json:
         return {

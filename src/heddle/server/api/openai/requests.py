@@ -23,6 +23,7 @@ from heddle.server.generate.parameters import one_value, parameters_of, sampling
 from heddle.server.generate.reasoning import ReasoningFields
 from heddle.server.generate.request import GenerationRequest, prompts_of
 from heddle.server.generate.tools import NO_TOOLS, ToolUse, close_schemas, use_of
+from heddle.server.http.hints import ignore
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,7 +52,7 @@ def from_chat(
     """
     model = served.name
     params, n = chat_params(body, served), body.n or 1
-    usage = _usage_wanted(body)
+    usage, counts = _usage_wanted(body, scope)
     served.check_choices(1, n)
     use = _tool_use(body)
     reasoning = _reasoning(body)
@@ -64,10 +65,10 @@ def from_chat(
         open_schemas=body.open_schemas,
     )
     request = reasoning.bound(request, reading, served, scope)
-    progress = bool(body.return_progress)
     options = AnswerOptions(
         usage,
-        progress,
+        _prompt_tokens(request) if counts else (),
+        bool(body.return_progress),
         params.logprobs,
         body.prompt_logprobs,
         reading=reading,
@@ -77,7 +78,7 @@ def from_chat(
 
 
 def from_completion(
-    body: CompletionRequest, served: Served, _scope: Scope
+    body: CompletionRequest, served: Served, scope: Scope
 ) -> tuple[GenerationRequest, CompletionWriter]:
     """Translate a completion body into its request and the writer of its answer.
 
@@ -86,7 +87,7 @@ def from_completion(
     """
     model = served.name
     params, _ = close_schemas(completion_params(body, served), NO_TOOLS, body.open_schemas, served)
-    usage, n = _usage_wanted(body), body.n or 1
+    (usage, counts), n = _usage_wanted(body, scope), body.n or 1
     texts, of = prompts_of(body.prompt), body.best_of or n
     served.check_choices(len(texts), of)
     tokenizer = served.engine.model.tokenizer
@@ -99,8 +100,10 @@ def from_completion(
         prompts = [tokenizer.encode(text) if isinstance(text, str) else text for text in texts]
     for prompt in prompts:
         served.engine.check_length(len(prompt), output=params.max_tokens != 0)
+    request = GenerationRequest(model, prompts, params, of, bool(body.stream))
     options = AnswerOptions(
         usage,
+        _prompt_tokens(request) if counts else (),
         bool(body.return_progress),
         body.logprobs,
         body.prompt_logprobs,
@@ -108,7 +111,6 @@ def from_completion(
         echo=_echoes(texts, prompts, tokenizer) if body.echo else (),
         fingerprint=served.fingerprint,
     )
-    request = GenerationRequest(model, prompts, params, of, bool(body.stream))
     return request, CompletionWriter(model, tokenizer, options, of)
 
 
@@ -156,15 +158,27 @@ def _echoes(
     ]
 
 
-def _usage_wanted(body: GenerationFields) -> bool:
-    """Whether a stream should end with its token counts."""
-    if body.stream_options is None:
-        return False
+def _usage_wanted(body: GenerationFields, scope: Scope) -> tuple[bool, bool]:
+    """Whether a stream should end with its token counts, and whether each chunk should have them.
+
+    As in vLLM, chunks have token counts only if the stream also ends with them.
+    """
+    options = body.stream_options
+    if options is None:
+        return False, False
     if not body.stream:
         raise InvalidRequestError(
             f"stream_options needs stream to be true, got {body.stream!r}", param="stream_options"
         )
-    return bool(body.stream_options.include_usage)
+    usage, counts = bool(options.include_usage), bool(options.continuous_usage_stats)
+    if counts and not usage:
+        ignore(scope, "stream_options.continuous_usage_stats")
+    return usage, counts and usage
+
+
+def _prompt_tokens(request: GenerationRequest) -> list[int]:
+    """Tokens of the prompt of each choice. The engine adds a BOS token to an empty prompt."""
+    return [len(prompt) or 1 for prompt in request.prompts for _ in range(request.n)]
 
 
 def chat_params(body: ChatRequest, served: Served) -> SamplingParams:

@@ -109,13 +109,11 @@ ROWS = (
     *ignored(_ALL, "return_mm_kwargs", bool, "has no effect on these routes", True),
     *ignored(_ALL, "routed_experts_prompt_start", int, "has no effect on these routes", 0),
     *ignored(_ALL, "stream_interval", int, "events are smaller", 1),
-    *refused(
+    *served(
         Api.CHAT | Api.COMPLETIONS,
         "continuous_usage_stats",
-        "adds token counts to each event",
-        False,
         within="stream_options",
-        constrains=False,
+        doc="without `include_usage`: no effect",
     ),
     # --- places, labels ---
     *ignored(_ALL | Api.EMBEDDINGS | Api.RERANK, "request_id", str, "labels the request"),
