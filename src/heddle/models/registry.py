@@ -7,7 +7,7 @@ import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from heddle.errors import UnsupportedModelError
+from heddle.errors import ModelFileError, UnsupportedModelError
 from heddle.models.decoder import DecoderWeights
 
 if TYPE_CHECKING:
@@ -106,10 +106,14 @@ def build(checkpoint: Checkpoint, context: int = 0) -> Decoder:
         ModelFileError: a hyperparameter is missing or contradicts another.
     """
     family = family_of(checkpoint.format, checkpoint.architecture)
-    hyperparameters = checkpoint.hyperparameters
-    _check_claims(checkpoint)
     module = importlib.import_module(f"heddle.models.{family.module}")
-    model: Decoder = module.build(hyperparameters, context)
+    try:
+        model: Decoder = module.build(checkpoint.hyperparameters, context)
+    except (ArithmeticError, ValueError) as error:  # each value is sound, but not all together
+        raise ModelFileError(
+            f"{checkpoint.path}: the hyperparameters contradict each other: {error}",
+            field="hyperparameters",
+        ) from error
     if model.head is not None and not _has_head(checkpoint, model.head):
         model = replace(model, head=None)
     _check_encoder(checkpoint, model)
@@ -187,22 +191,3 @@ def _check_encoder(checkpoint: Checkpoint, model: Decoder) -> None:
             f" architecture {checkpoint.architecture!r} and {len(model.dense_widths)} widths",
             param=label,
         )
-
-
-def _check_claims(checkpoint: Checkpoint) -> None:
-    """Check the hyperparameters that decide how much memory is needed against the tensors.
-
-    Raises:
-        ModelFileError: they need larger or more tensors than the file has.
-    """
-    read, tensors = checkpoint.hyperparameters, checkpoint.tensors
-    largest = max((size for tensor in tensors.values() for size in tensor.shape), default=0)
-    for name in ("layers", "width", "kv_heads", "vocabulary"):
-        most = len(tensors) if name == "layers" else largest
-        claimed = read.get(name)
-        if isinstance(claimed, int) and claimed > most:
-            read.fail(
-                name,
-                f"is {claimed}, but the tensors of the file allow at most {most}; the file is"
-                " damaged, fetch it again",
-            )

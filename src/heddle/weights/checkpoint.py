@@ -41,7 +41,7 @@ from typing import TYPE_CHECKING, NoReturn, Protocol, TypeAlias, TypeVar
 from heddle.errors import ModelFileError, UnsupportedModelError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     import numpy as np
@@ -145,6 +145,57 @@ HYPERPARAMETERS = {
 """Canonical names and meanings of hyperparameters. A reader gives those that its files have."""
 
 
+_COUNTS_OF_LAYERS = ("layers", "prediction_layers", "shared_layers", "dense_layers")
+_SIZES = (
+    *("width", "heads", "kv_heads", "key_dim", "value_dim", "query_rank"),
+    *("latent_rank", "layer_input_width", "vocabulary", "rope.dim", "rope.local_dim"),
+    *("state.heads", "state.groups", "state.key_dim", "state.value_dim", "state.inner"),
+    *("state.taps", "experts", "experts_used", "expert_latent", "shared_experts"),
+    *("expert_groups", "expert_groups_used", "expert_group_best"),
+)
+"""Sizes of which something is made before a tensor of the size is claimed. A width of feed-forward
+layers is not among them: a file may name one that its model does not use."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What the tensors of a model allow its counts to be.
+
+    A file of 400 bytes may claim any number of layers. A reader checks a count before it makes
+    anything of that size. The number of tokens in a context is no such count: memory limits it.
+
+    Attributes:
+        tensors: number of tensors. Each layer has one.
+        longest: elements along the longest axis. Each size is, or divides, the size of an axis.
+    """
+
+    tensors: int
+    longest: int
+
+    @classmethod
+    def of(cls, shapes: Iterable[tuple[int, ...]]) -> Bounds:
+        """The bounds that tensors of these shapes set."""
+        axes = [max(shape, default=1) for shape in shapes]
+        return cls(len(axes), max(axes, default=0))
+
+    def check(self, name: str, value: object, label: str) -> None:
+        """Check a hyperparameter, or each entry of a list. `label` is the file's own name of it.
+
+        Raises:
+            ModelFileError: it is a count, and the tensors do not allow it.
+        """
+        if name not in _COUNTS_OF_LAYERS and name not in _SIZES:
+            return
+        most = self.longest if name in _SIZES else self.tensors
+        for one in value if isinstance(value, list) else [value]:
+            if isinstance(one, int) and abs(one) > most:
+                raise ModelFileError(
+                    f"{label} is {one}, but the tensors of the file allow at most {most}; the file"
+                    " is damaged, fetch it again",
+                    field=label,
+                )
+
+
 class Hyperparameters:
     """The hyperparameters of a model, under canonical names.
 
@@ -152,8 +203,19 @@ class Hyperparameters:
     uses the file's own name.
     """
 
-    def __init__(self, values: Mapping[str, object], label: Callable[[str], str] = str) -> None:
-        """`values` by canonical name. `label` returns the file's own name of a canonical name."""
+    def __init__(
+        self,
+        values: Mapping[str, object],
+        label: Callable[[str], str] = str,
+        bounds: Bounds | None = None,
+    ) -> None:
+        """`values` by canonical name. `label` returns the file's own name of a canonical name.
+
+        Raises ModelFileError: a count exceeds the `bounds` of a file.
+        """
+        if bounds is not None:
+            for name, value in values.items():
+                bounds.check(name, value, label(name))
         unknown = values.keys() - HYPERPARAMETERS.keys()
         assert not unknown, f"not canonical names: {unknown}"
         self._values = values

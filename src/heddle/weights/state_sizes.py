@@ -14,9 +14,6 @@ if TYPE_CHECKING:
 _KV_TYPES = (TensorType.F16, TensorType.Q8_0)
 """KV types. A key or a value takes as many bytes as in the tensor type of the same name."""
 
-_MOST_LAYERS = 1 << 16
-"""A damaged file may name any number of layers."""
-
 
 def known_count(hyperparameters: Hyperparameters, name: str) -> int | None:
     """A positive whole number; None if the file does not say."""
@@ -66,7 +63,7 @@ def _layers(hyperparameters: Hyperparameters) -> tuple[set[int], set[int]]:
             for kind in ("attention", "recurrence")
         )
         return attention, recurrence
-    every = set(range(min(known_count(hyperparameters, "layers") or 0, _MOST_LAYERS)))
+    every = set(range(known_count(hyperparameters, "layers") or 0))
     if hyperparameters.get("recurrence_beside") is True:
         return every, every
     recurrent = _recurrent(hyperparameters)

@@ -13,7 +13,7 @@ import numpy as np
 
 from heddle.closing import Closing
 from heddle.errors import ModelFileError
-from heddle.weights.checkpoint import FilePlace, TensorInfo
+from heddle.weights.checkpoint import Bounds, FilePlace, TensorInfo
 from heddle.weights.fused import take_apart
 from heddle.weights.gguf import names
 from heddle.weights.gguf.experts import with_stacks
@@ -90,7 +90,8 @@ class GGUFCheckpoint(Closing):
         self.metadata = metadata = files[0].metadata
         self.architecture = _text(metadata, names.ARCHITECTURE)
         check(self.format, self.architecture)  # first: nothing else in the file may make sense
-        self.hyperparameters = hyperparameters_of(metadata, self.architecture)
+        bounds = Bounds.of(one.shape for file in files for one in file.tensors.values())
+        self.hyperparameters = hyperparameters_of(metadata, self.architecture, bounds)
         _agree_on_vocabulary(self.hyperparameters, metadata.get(names.TOKENS))
         self._file_of = {name: file for file in files for name in file.tensors}
         self._names = names.tensor_names(self.architecture)

@@ -6,11 +6,15 @@ import math
 from collections.abc import Sized
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from heddle.weights.checkpoint import Hyperparameters
 from heddle.weights.gguf import names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from heddle.weights.checkpoint import Bounds
 
 POOLING = {1: "mean", 2: "first", 3: "last", 4: "rank"}
 """Values of `pooling_type` (llama.cpp, `llama_pooling_type`). A value of 0 names no pooling."""
@@ -28,8 +32,14 @@ _OFF_IF_ZERO = (
 """Hyperparameters whose key may be there with a value of 0, as if it were not there."""
 
 
-def hyperparameters_of(metadata: Mapping[str, object], architecture: str) -> Hyperparameters:
-    """The hyperparameters in the metadata, under canonical names, unchecked."""
+def hyperparameters_of(
+    metadata: Mapping[str, object], architecture: str, bounds: Bounds
+) -> Hyperparameters:
+    """The hyperparameters in the metadata, under canonical names. Only counts are checked.
+
+    Raises:
+        ModelFileError: a count exceeds the bounds.
+    """
 
     known = names.HYPERPARAMETERS | names.HYPERPARAMETERS_OF.get(architecture, {})
 
@@ -37,6 +47,8 @@ def hyperparameters_of(metadata: Mapping[str, object], architecture: str) -> Hyp
         return f"{architecture}.{known.get(name, name)}"
 
     keys = {name: label(name) for name in known}
+    tokens = metadata.get(names.TOKENS)
+    metadata = {key: _plain(metadata[key]) for key in metadata if key.startswith(architecture)}
     values = {name: metadata[key] for name, key in keys.items() if key in metadata}
     for name in _OFF_IF_ZERO:
         if values.get(name) == 0:
@@ -45,7 +57,6 @@ def hyperparameters_of(metadata: Mapping[str, object], architecture: str) -> Hyp
     values["state.tiled"] = architecture in names.TILED
     values["recurrence_beside"] = architecture in names.BESIDE
     values.setdefault("causal", architecture not in names.ENCODERS)
-    tokens = metadata.get(names.TOKENS)
     if isinstance(tokens, Sized):
         values.setdefault("vocabulary", len(tokens))
     pooling = values.pop("pooling", None)
@@ -58,12 +69,17 @@ def hyperparameters_of(metadata: Mapping[str, object], architecture: str) -> Hyp
     further = metadata.get(f"{architecture}.{names.PREDICTION_LAYERS}")
     if isinstance(further, int) and isinstance(layers, int):
         values["layers"], values["prediction_layers"] = layers - further, further
+    bounds.check("layers", values.get("layers"), label("layers"))  # lists by layer follow
     if architecture in names.LATENT_ATTENTION:
         _read_latent(values, metadata, architecture)
     _read_windows(values, architecture)
     _read_layers(values, metadata, architecture)
     _read_rope(values, metadata, architecture)
-    return Hyperparameters(values, label)
+    return Hyperparameters(values, label, bounds)
+
+
+def _plain(value: object) -> object:
+    return value.tolist() if isinstance(value, np.ndarray) else value
 
 
 def _read_latent(values: dict[str, Any], metadata: Mapping[str, object], architecture: str) -> None:
@@ -85,9 +101,8 @@ def _read_latent(values: dict[str, Any], metadata: Mapping[str, object], archite
 def _read_windows(values: dict[str, Any], architecture: str) -> None:
     """Which layers attend to a window: a flag for each, or a period."""
     pattern, layers = values.get("window_period"), values.get("layers")
-    if isinstance(pattern, Sized) and hasattr(pattern, "tolist"):
-        del values["window_period"]
-        values["window_layers"] = pattern.tolist()
+    if isinstance(pattern, list):
+        values["window_layers"] = values.pop("window_period")
     elif architecture in names.WINDOW_IN_ALL_LAYERS and isinstance(layers, int):
         values["window_layers"] = ["window" in values] * layers
 
@@ -99,9 +114,6 @@ def _read_layers(values: dict[str, Any], metadata: Mapping[str, object], archite
         size, whole = metadata.get(f"{architecture}.{key}"), values.get(name)
         if size is not None and isinstance(windowed, list):
             values[name] = [size if one else whole for one in windowed]
-    for name in ("kv_heads", "mlp_width"):
-        if hasattr(values.get(name), "tolist"):
-            values[name] = values[name].tolist()
     if architecture in names.ONE_PART:
         _read_parts(values)
     if architecture in names.RECURRENT and isinstance(values.get("layers"), int):
@@ -114,7 +126,7 @@ def _read_layers(values: dict[str, Any], metadata: Mapping[str, object], archite
     for name in ("kv_heads", "key_dim", "value_dim", "mlp_width"):
         listed = values.get(name)
         if isinstance(listed, list) and len(listed) == values.get("layers") != 0:
-            values[name] = listed[0] if len(set(listed)) == 1 else listed
+            values[name] = listed[0] if listed.count(listed[0]) == len(listed) else listed
 
 
 def _read_parts(values: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from heddle.closing import Closing
 from heddle.errors import ModelFileError
-from heddle.weights.checkpoint import FilePlace, TensorInfo
+from heddle.weights.checkpoint import Bounds, FilePlace, TensorInfo
 from heddle.weights.files import FileStamp
 from heddle.weights.fused import take_apart
 from heddle.weights.heads import is_of_heads, part_of_heads
@@ -57,11 +57,13 @@ class HuggingFaceCheckpoint(Closing):
         self._modules = read_sentence_modules(folder)
         self.prompts: Mapping[str, str] = dict(self._modules.prompts)
         self.default_prompt = self.prompts.get(self._modules.default_prompt or "", "")
-        self.hyperparameters = hyperparameters_of(self.config, self._modules)
         self.chat_template = chat_template_of(folder)
         dense = [place for place, _ in self._modules.dense]
         self._stored = StoredTensors(folder, self.config, dense)
         try:
+            shapes = (tensor.shape for tensor in self._stored.tensors.values())
+            bounds = Bounds.of(shapes)
+            self.hyperparameters = hyperparameters_of(self.config, self._modules, bounds)
             base = names.base_of(self._stored.tensors)
             self._names = names.tensor_names(
                 architecture,

@@ -19,10 +19,12 @@ from heddle.weights.huggingface import (
     names,
     nemotron_h,
 )
+from heddle.weights.huggingface.values import by_kind, numbers_in, scaled
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from heddle.weights.checkpoint import Bounds
     from heddle.weights.huggingface.json_files import Config
     from heddle.weights.huggingface.sentence_modules import SentenceModules
 
@@ -73,6 +75,9 @@ _ROPE = {
 """Keys of the object that describes rope, by canonical name."""
 
 
+_LAYERS = ("num_hidden_layers", "num_kv_shared_layers")
+"""Keys of which lists by layer are made."""
+
 _WITH_IMAGES = frozenset({"gemma3", "gemma4", "mistral3", "qwen3_5", "qwen3_5_moe"})
 """Values of `model_type` of models that see images, too. Their `text_config` is a text model's."""
 
@@ -80,22 +85,25 @@ _WITH_IMAGES = frozenset({"gemma3", "gemma4", "mistral3", "qwen3_5", "qwen3_5_mo
 def text_part(config: Config) -> Config:
     """The configuration of the text model; `config` itself if the model has no other part."""
     text = config.get("text_config")
-    if config.get("model_type") not in _WITH_IMAGES or not isinstance(text, dict):
+    if str(config.get("model_type")) not in _WITH_IMAGES or not isinstance(text, dict):
         return config
     shared = ("quantization_config", "tie_word_embeddings", "bos_token_id", "eos_token_id")
     return {key: config[key] for key in shared if key in config} | text
 
 
-def hyperparameters_of(config: Config, modules: SentenceModules) -> Hyperparameters:
+def hyperparameters_of(config: Config, modules: SentenceModules, bounds: Bounds) -> Hyperparameters:
     """The hyperparameters of config.json and of the modules after it, under canonical names.
 
     This checks the type of a value only if other values are read according to it.
 
     Raises:
+        ModelFileError: a count exceeds the bounds.
         UnsupportedModelError: config.json has a value that no canonical name can express.
     """
     architecture = str(config.get("model_type"))
     keys = names.HYPERPARAMETERS | names.HYPERPARAMETERS_OF.get(architecture, {})
+    for key in _LAYERS:  # first: lists by layer follow
+        bounds.check("layers", config.get(key), key)
     values = {name: config[key] for name, key in keys.items() if config.get(key) is not None}
     values |= {name: 0.0 for name in _CAPS if _is_null(config, names.HYPERPARAMETERS[name])}
     values |= _activation(config) | _windows(config) | _experts(config) | _layers_with_rope(config)
@@ -130,7 +138,7 @@ def hyperparameters_of(config: Config, modules: SentenceModules) -> Hyperparamet
     if modules.pooling is not None:
         values["pooling"] = modules.pooling
     values |= {f"dense.{i}.width": width for i, (_, width) in enumerate(modules.dense)}
-    return Hyperparameters(values, partial(_label, keys))
+    return Hyperparameters(values, partial(_label, keys), bounds)
 
 
 def _is_null(config: Config, key: str) -> bool:
@@ -185,10 +193,7 @@ def _windows(config: Config) -> Config:
         return {"window": None}
     kinds, layers = config.get("layer_types"), config.get("num_hidden_layers")
     if isinstance(kinds, list):
-        wrong = next((kind for kind in kinds if kind not in _WINDOWED), None)
-        if wrong is not None:
-            raise _refuse("layer_types", wrong, ", ".join(_WINDOWED))
-        return {"window_layers": [_WINDOWED[kind] for kind in kinds]}
+        return {"window_layers": by_kind("layer_types", kinds, _WINDOWED)}
     period = _WINDOW_PERIOD.get(str(config.get("model_type")))
     if period is not None:
         return {"window_period": period}
@@ -201,12 +206,9 @@ def _windows(config: Config) -> Config:
 def _recurrent(config: Config) -> Config:
     """Which layers have a recurrence in place of attention, if any."""
     kinds = config.get("layer_types")
-    if not isinstance(kinds, list) or all(kind in _WINDOWED for kind in kinds):
+    if not isinstance(kinds, list) or all(kind in tuple(_WINDOWED) for kind in kinds):
         return {}
-    wrong = next((kind for kind in kinds if kind not in _RECURRENT), None)
-    if wrong is not None:
-        raise _refuse("layer_types", wrong, ", ".join(_RECURRENT))
-    return {"recurrent_layers": [_RECURRENT[kind] for kind in kinds]}
+    return {"recurrent_layers": by_kind("layer_types", kinds, _RECURRENT)}
 
 
 _EXPERTS = {
@@ -241,8 +243,9 @@ def _experts(config: Config) -> dict[str, object]:
     if (step != 1 or dense) and isinstance(layers, int):
         if not isinstance(step, int) or step < 1 or not isinstance(dense, list):
             raise _refuse("decoder_sparse_step", step, "a positive number, with mlp_only_layers")
+        without = numbers_in(dense)
         found["expert_layers"] = [
-            layer not in dense and (layer + 1) % step == 0 for layer in range(layers)
+            layer not in without and (layer + 1) % step == 0 for layer in range(layers)
         ]
     return found
 
@@ -291,7 +294,7 @@ def _rope(config: Config, rope: Mapping[str, object]) -> Config:
     if kind != "proportional" and isinstance(share, float | int) and share != 1.0:
         head = config.get("head_dim") or _default_head_dim(config)
         if isinstance(head, int):
-            found["rope.dim"] = int(head * share)
+            found["rope.dim"] = scaled("partial_rotary_factor", share, head)
     return found | _attention_factor(rope, found["rope.scaling"] == "yarn")
 
 

@@ -10,6 +10,7 @@ import math
 from typing import TYPE_CHECKING
 
 from heddle.errors import UnsupportedModelError
+from heddle.weights.huggingface.values import by_kind
 
 if TYPE_CHECKING:
     from heddle.weights.huggingface.json_files import Config
@@ -82,10 +83,7 @@ def layers_with_experts(config: Config) -> dict[str, object]:
     kinds = config.get("mlp_layer_types")
     if not isinstance(kinds, list):
         return {"dense_layers": config.get("first_k_dense_replace", 1)}
-    for kind in kinds:
-        if kind not in _KINDS_OF_LAYERS:
-            raise _refused("mlp_layer_types", kind, tuple(_KINDS_OF_LAYERS))
-    return {"expert_layers": [_KINDS_OF_LAYERS[kind] for kind in kinds]}
+    return {"expert_layers": by_kind("mlp_layer_types", kinds, _KINDS_OF_LAYERS)}
 
 
 def check(config: Config, key: str, supported: tuple[object, ...]) -> None:

@@ -29,7 +29,7 @@ def layer_sizes(config: Config) -> dict[str, object]:
         ModelFileError: the number of layers is missing, or `per_layer_config` is no object.
     """
     layers = config.get("num_hidden_layers")
-    if type(layers) is not int or not 0 < layers < 1 << 16:
+    if type(layers) is not int or layers < 1:
         raise ModelFileError(
             f"num_hidden_layers must be a positive whole number, got {layers!r}",
             field="num_hidden_layers",

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from heddle.errors import UnsupportedModelError
 from heddle.weights.huggingface.mamba import check_mixer
+from heddle.weights.huggingface.values import scaled
 
 if TYPE_CHECKING:
     from heddle.weights.huggingface.json_files import Config
@@ -22,7 +23,7 @@ def sizes(config: Config) -> Config:
     found: Config = {}
     expand, width = config.get("mamba_expand", 2), config.get("hidden_size")
     if isinstance(expand, int | float) and isinstance(width, int):
-        found["state.inner"] = int(expand * width)
+        found["state.inner"] = scaled("mamba_expand", expand, width)
     check_mixer(config, "hidden_act")
     positions = config.get("position_embedding_type")
     if positions not in (None, "nope", "rope"):

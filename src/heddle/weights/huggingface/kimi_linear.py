@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from heddle.errors import ModelFileError
 from heddle.weights.huggingface.deepseek import attention_sizes, check, layers_with_experts
+from heddle.weights.huggingface.values import numbers_in
 
 if TYPE_CHECKING:
     from heddle.weights.huggingface.json_files import Config
@@ -48,5 +49,6 @@ def sizes(config: Config) -> dict[str, object]:
     found["expert_weights_normalised"] = True if renormalised is None else renormalised
     attention, layers = linear.get("full_attn_layers"), config.get("num_hidden_layers")
     if isinstance(attention, list) and isinstance(layers, int):
-        found["recurrent_layers"] = [layer + 1 not in attention for layer in range(layers)]
+        with_attention = numbers_in(attention)
+        found["recurrent_layers"] = [layer + 1 not in with_attention for layer in range(layers)]
     return found | layers_with_experts(config)

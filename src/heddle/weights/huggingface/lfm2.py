@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from heddle.errors import ModelFileError
+from heddle.weights.huggingface.values import numbers_in, scaled
 
 if TYPE_CHECKING:
     from heddle.weights.huggingface.json_files import Config
@@ -23,7 +24,8 @@ def sizes(config: Config) -> dict[str, object]:
         found["mlp_width"] = _mlp_width(config)
     attention, layers = config.get("full_attn_idxs"), config.get("num_hidden_layers")
     if config.get("layer_types") is None and isinstance(attention, list) and type(layers) is int:
-        found["recurrent_layers"] = [layer not in attention for layer in range(layers)]
+        with_attention = numbers_in(attention)
+        found["recurrent_layers"] = [layer not in with_attention for layer in range(layers)]
     return found
 
 
@@ -39,13 +41,13 @@ def _mlp_width(config: Config) -> int:
     width = int(2 * width / 3)
     if factor is None:
         return width
-    if not isinstance(factor, float | int) or not 0 < factor < 1 << 16:
+    if not isinstance(factor, float | int):
         raise ModelFileError(
-            f"block_ffn_dim_multiplier must be a positive number, got {factor!r}",
+            f"block_ffn_dim_multiplier must be a number, got {factor!r}",
             field="block_ffn_dim_multiplier",
         )
     multiple = _whole(config, "block_multiple_of", 256)
-    return -(-int(factor * width) // multiple) * multiple
+    return -(-scaled("block_ffn_dim_multiplier", factor, width) // multiple) * multiple
 
 
 def _whole(config: Config, key: str, default: int) -> int:

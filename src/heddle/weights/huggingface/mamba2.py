@@ -24,6 +24,6 @@ def sizes(config: Config) -> dict[str, object]:
     check_mixer(config, "hidden_act")
     found: dict[str, object] = {"context": _CONTEXT}
     layers, inner = config.get("num_hidden_layers"), product(config, "num_heads", "head_dim")
-    if type(layers) is int and 0 < layers < 1 << 16:
+    if type(layers) is int:
         found["recurrent_layers"] = [True] * layers
     return found if inner is None else found | {"state.inner": inner}

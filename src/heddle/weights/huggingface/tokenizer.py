@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _FILE = "tokenizer.json"
 _SPACE = "\u2581"
+_MOST_UNUSED = 1 << 16
+"""Most ids without a token where config.json does not say how many there are."""
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = 1, 2, 3, 4, 5, 6
 """Numbers of `heddle.text.tokenizer.vocabulary.TokenType`."""
 
@@ -44,8 +46,7 @@ def end_tokens_of(folder: Path, config: Config) -> dict[int, str | None]:
     """Ids of the tokens that the folder's files name as ends of a generation, and their texts."""
     pipeline = read_optional_json(folder / _FILE)
     vocabulary = _object(_object(pipeline.get("model")).get("vocab"))
-    added = pipeline.get("added_tokens")
-    tokens = [_object(token) for token in added] if isinstance(added, list) else []
+    tokens = [_object(token) for token in _list(pipeline.get("added_tokens"))]
     pieces = [*vocabulary.items(), *((token.get("content"), token.get("id")) for token in tokens)]
     ids = _end_ids(read_optional_json(folder / generation.FILE), config)
     texts = {id: piece for piece, id in pieces if id in ids and isinstance(piece, str)}
@@ -61,6 +62,10 @@ def _object(value: object) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
 class _Reader:
     def __init__(self, folder: Path, config: Config) -> None:
         self._pipeline = read_json(folder / _FILE)
@@ -74,7 +79,11 @@ class _Reader:
             self._refuse("model.type", self._model.get("type"), "BPE")
         pieces, types = self._vocabulary()
         byte_level = not self._model.get("byte_fallback")
-        patterns = tuple(self._patterns(self._pipeline.get("pre_tokenizer"))) if byte_level else ()
+        try:
+            steps = self._pipeline.get("pre_tokenizer") if byte_level else None
+            patterns = tuple(self._patterns(steps))
+        except RecursionError:
+            self._fail("pre_tokenizer", "is nested too deeply")
         begins, ends, text_end = self._adds_bos_eos()
         return TokenizerSpec(
             algorithm="bpe" if byte_level else "sentencepiece",
@@ -109,15 +118,14 @@ class _Reader:
         vocabulary = self._model.get("vocab")
         if not isinstance(vocabulary, dict) or not vocabulary:
             self._fail("model.vocab", "must map pieces to ids")
-        added = self._pipeline.get("added_tokens")
-        tokens = [_object(token) for token in added] if isinstance(added, list) else []
+        tokens = [_object(token) for token in _list(self._pipeline.get("added_tokens"))]
         by_id: dict[int, tuple[str, int]] = {}
         for piece, id in vocabulary.items():
             self._put(by_id, id, piece, self._type(piece))
         for token in tokens:
             kind = _CONTROL if token.get("special") else _USER_DEFINED
             self._put(by_id, token.get("id"), token.get("content"), kind)
-        size = self._size(max(by_id) + 1)
+        size = self._size(max(by_id) + 1, len(by_id))
         unused = ((f"[PAD{id}]", _UNUSED) for id in range(size))  # as llama.cpp's converter does
         entries = [by_id.get(id, pad) for id, pad in enumerate(unused)]
         return [piece for piece, _ in entries], [kind for _, kind in entries]
@@ -133,10 +141,12 @@ class _Reader:
         is_byte = len(piece) == 6 and piece.startswith("<0x") and piece.endswith(">")
         return _BYTE if is_byte and self._model.get("byte_fallback") else _NORMAL
 
-    def _size(self, known: int) -> int:
+    def _size(self, known: int, tokens: int) -> int:
         """Number of rows of the embedding, which may exceed the number of tokens."""
         size = self._config.get("vocab_size")
         if not isinstance(size, int):
+            if known > tokens + _MOST_UNUSED:
+                self._fail("model.vocab", f"has token ids up to {known - 1}, and {tokens} tokens")
             return known
         if known > size:
             self._fail(
@@ -149,7 +159,7 @@ class _Reader:
         merges = self._model.get("merges")
         if not isinstance(merges, list):
             self._fail("model.merges", "must be a list")
-        return [" ".join(merge) if isinstance(merge, list) else str(merge) for merge in merges]
+        return [" ".join(map(str, one)) if isinstance(one, list) else str(one) for one in merges]
 
     # --- roles -----------------------------------------------------------------------------------
 
@@ -172,10 +182,9 @@ class _Reader:
         Qwen3-Embedding ends texts with another token than EOS.
         """
         step = self._pipeline.get("post_processor")
-        steps = _object(step).get("processors") if _object(step).get("processors") else [step]
-        for one in map(_object, steps if isinstance(steps, list) else []):
+        for one in map(_object, _list(_object(step).get("processors")) or [step]):
             if one.get("type") == "TemplateProcessing":
-                single = [_object(part) for part in one.get("single") or []]
+                single = [_object(part) for part in _list(one.get("single"))]
                 if not single:
                     return False, False, None
                 end = _object(single[-1].get("SpecialToken")).get("id")
@@ -194,7 +203,7 @@ class _Reader:
         found = _object(step)
         match found.get("type"):
             case "Sequence":
-                steps = found.get("pretokenizers") or []
+                steps = _list(found.get("pretokenizers"))
                 return [pattern for one in steps for pattern in self._patterns(one)]
             case "Split":
                 return [self._split(found)]
@@ -219,7 +228,7 @@ class _Reader:
     def _adds_space(self) -> bool:
         """Whether the tokenizer adds a space before a text."""
         step = _object(self._pipeline.get("normalizer"))
-        steps = [_object(one) for one in step.get("normalizers") or [step]]
+        steps = [_object(one) for one in _list(step.get("normalizers")) or [step]]
         if any(one.get("type") == "Prepend" for one in steps):
             return True
         words = _object(self._pipeline.get("pre_tokenizer"))
