@@ -61,6 +61,18 @@ def test_templates_get_the_names_that_llama_cpp_defines() -> None:
     assert render(source, date_string="26 Jul 2024", enable_thinking=False) == "26 Jul 2024 False"
 
 
+def test_a_template_gets_the_time_and_may_append_functions() -> None:
+    """As Firefunction's does, with or without functions."""
+    source = "{{ 'Functions: ' + functions + ' Today is ' + datetime }}"
+    before = datetime.now().strftime("%b %d %Y")
+    written = render(source)
+    after = datetime.now().strftime("%b %d %Y")
+    day, _, time = written.removeprefix("Functions:  Today is ").rpartition(" ")
+    assert day in (before, after)
+    assert datetime.strptime(time, "%H:%M:%S")
+    assert render(source, datetime="noon", functions="f") == "Functions: f Today is noon"
+
+
 def test_loop_controls_work() -> None:
     source = (
         "{% for m in messages %}{% if loop.last %}{% break %}{% endif %}{{ m.role }}{% endfor %}"

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 _MOST_SOURCE = 128 * 1024
 """Most characters of a template. Known templates have up to 20,000."""
 
+_DATES = {"date_string": "%d %b %Y", "datetime": "%b %d %Y %H:%M:%S"}
+"""Variables with the date of today, and their formats."""
+
 _MOST_REASON = 1000
 """Most characters of an error's message: a template may raise an error with any text."""
 
@@ -86,6 +89,7 @@ class ChatTemplate:
             "bos_token": bos_token,
             "eos_token": eos_token,
             "tools": None,
+            "functions": "",  # Firefunction's tools as text; `tool_prompt` describes them instead
             "documents": None,
             "enable_thinking": True,
             **(variables or {}),
@@ -105,12 +109,14 @@ class ChatTemplate:
             messages: the conversation so far; contents are strings.
             add_generation_prompt: end with the beginning of the assistant's answer.
             variables: more variables for the template, such as `tools`. They override the defaults,
-                which are those of llama.cpp: `enable_thinking` is true, `date_string` is today.
+                which are those of llama.cpp: `enable_thinking` is true, and `date_string` and
+                `datetime` are today.
 
         Raises:
             InvalidRequestError: the template refuses these messages, or fails on them.
         """
-        names = {"date_string": _strftime_now("%d %b %Y")} | self._defaults | variables
+        dates = {name: _strftime_now(format) for name, format in _DATES.items()}
+        names = dates | self._defaults | variables
         names |= {
             "messages": messages,
             "add_generation_prompt": add_generation_prompt,
