@@ -74,6 +74,33 @@ def test_equal_settings_have_equal_fingerprints(
     assert len(set(found)) == 3
 
 
+@pytest.mark.parametrize(
+    ("settings", "field", "shown"),
+    [
+        ({}, {}, False),
+        ({}, {"verbose": True}, True),
+        ({"log_level": "debug"}, {}, True),
+        ({"log_level": "debug"}, {"verbose": False}, False),
+    ],
+)
+def test_a_verbose_answer_has_the_prompt(
+    serve: Callable[..., Running], settings: Any, field: Any, shown: bool
+) -> None:
+    server = serve(**settings)
+    answer = server.post("/v1/chat/completions", {"messages": MESSAGES} | field).json()
+    expected = {"__verbose": {"prompt": FakeTemplate().render(MESSAGES)}} if shown else {}
+    assert {name: answer[name] for name in answer.keys() & {"__verbose"}} == expected
+
+
+def test_the_last_event_of_a_verbose_stream_has_the_prompt(shared: Running) -> None:
+    body = {"messages": MESSAGES, "stream": True, "verbose": True}
+    body |= {"stream_options": {"include_usage": True}}
+    *earlier, last = shared.post("/v1/chat/completions", body).text.split("\n\n")[:-2]
+    told = json.loads(last.removeprefix("data: "))["__verbose"]
+    assert told == {"prompt": FakeTemplate().render(MESSAGES)}
+    assert not any("__verbose" in event for event in earlier)
+
+
 def test_without_the_model_s_file_there_is_no_fingerprint(shared: Running) -> None:
     assert ask(shared, seed=1, max_tokens=1).system_fingerprint is None
 

@@ -78,6 +78,7 @@ class AnswerOptions:
         echo: for each prompt, the text that begins its choices; empty: no such text.
         reading: how to find the parts of an output.
         fingerprint: the answer's `system_fingerprint`.
+        verbose: the answer's `__verbose`; None: the answer has no such field.
     """
 
     usage: bool = False
@@ -89,6 +90,7 @@ class AnswerOptions:
     echo: Sequence[Echo] = ()
     reading: Reading = PLAIN
     fingerprint: str | None = None
+    verbose: Json | None = None
 
 
 class _CompletionsWriter(AnswerWriter):
@@ -255,7 +257,9 @@ class ChatWriter(_CompletionsWriter):
             self._reasoning_tokens += len(tokens)
 
     def _counted(self, totals: Json) -> Json:
-        """Add the number of reasoning tokens if the model reasons."""
+        """Add `__verbose`, and the number of reasoning tokens if the model reasons."""
+        if self._options.verbose is not None:
+            totals = totals | {"__verbose": self._options.verbose}
         if self.reading.marks is None:
             return totals
         details = {"completion_tokens_details": {"reasoning_tokens": self._reasoning_tokens}}

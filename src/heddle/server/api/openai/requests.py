@@ -73,6 +73,7 @@ def from_chat(
         body.prompt_logprobs,
         reading=reading,
         fingerprint=served.fingerprint,
+        verbose=_verbose(body, served, request.prompts[0]),
     )
     return request, ChatWriter(model, served.engine.model.tokenizer, options)
 
@@ -112,6 +113,15 @@ def from_completion(
         fingerprint=served.fingerprint,
     )
     return request, CompletionWriter(model, tokenizer, options, of)
+
+
+def _verbose(body: ChatRequest, served: Served, prompt: Sequence[int]) -> dict[str, object] | None:
+    """llama.cpp's `__verbose`: what the chat template wrote. None if the request wants none."""
+    wanted = body.verbose
+    if wanted is None:
+        wanted = served.config.log_level == "debug"
+    text = served.engine.model.tokenizer.decode
+    return {"prompt": text(prompt, skip_special=False)} if wanted else None
 
 
 def _tool_use(body: ChatRequest) -> ToolUse:

@@ -93,6 +93,7 @@ class ChatRequest(GenerationFields):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     prompt_logprobs: PromptLogprobs | None = None
+    verbose: bool | None = None
 
 
 @decided(Api.COMPLETIONS)

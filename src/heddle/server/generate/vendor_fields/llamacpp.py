@@ -17,6 +17,7 @@ ROWS = (
     *refused(_ALL, "grammar_lazy", "changes where a grammar begins", False),
     *refused(_ALL, "grammar_triggers", "changes where a grammar begins", []),
     *ignored(_ALL, "preserved_tokens", list[Any], "has no effect without `grammar_lazy`", []),
+    *served(Api.CHAT, "verbose", doc="`__verbose.prompt` of the answer is the rendered prompt"),
     *served(Api.CHAT, "thinking_budget_tokens", doc="a model that does not reason: no effect"),
     *refused(
         Api.CHAT,
