@@ -29,6 +29,20 @@ DEFAULT_MODEL = "smollm2-135m"
 MAX_MODEL_NAME = 256
 """Most characters of a model's name in a request. Each event of a stream repeats the name."""
 
+GROUPS = (
+    "model",
+    "memory",
+    "scheduling",
+    "speculation",
+    "devices",
+    "requests",
+    "sampling",
+    "network",
+    "keys",
+    "logging",
+)
+"""The groups of settings, in the order of help pages. Each row of a setting names its group."""
+
 _SWITCH_POSITIONS = dict.fromkeys(("on", "true", "yes", "1"), True) | dict.fromkeys(
     ("off", "false", "no", "0"), False
 )
@@ -37,8 +51,8 @@ _KEY = re.compile(r"(?:[A-Za-z0-9_.@-]{1,64}:[ \t]+)?[\x21-\x7e]+")
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[A-Za-z0-9.:\[\]-]+")
 
 
-def _setting(default: Any, doc: str, *, secret: bool = False, **extra: Any) -> Any:
-    return field(default=default, repr=not secret, metadata={"doc": doc, **extra})
+def _setting(default: Any, group: str, doc: str, *, secret: bool = False, **extra: Any) -> Any:
+    return field(default=default, repr=not secret, metadata={"group": group, "doc": doc, **extra})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,11 +61,14 @@ class HubConfig:
 
     hub_cache: str = _setting(
         "",
+        "model",
         "folder for models of the Hugging Face hub; empty = HF_HUB_CACHE, else HF_HOME/hub, else"
         " ~/.cache/huggingface/hub",
     )
     offline: bool = _setting(
-        False, "take models from the caches only, never from the network (also: HF_HUB_OFFLINE)"
+        False,
+        "model",
+        "take models from the caches only, never from the network (also: HF_HUB_OFFLINE)",
     )
 
     def __post_init__(self) -> None:
@@ -62,53 +79,65 @@ class HubConfig:
 class EngineConfig(HubConfig):
     """How one model is loaded and run."""
 
-    slots: int = _setting(8, "most requests that run at once", low=1, high=1024)
-    queue: int = _setting(64, "most requests that wait for a slot", low=0, high=100_000)
+    slots: int = _setting(8, "scheduling", "most requests that run at once", low=1, high=1024)
+    queue: int = _setting(
+        64, "scheduling", "most requests that wait for a slot", low=0, high=100_000
+    )
     queue_timeout: int = _setting(
         0,
+        "scheduling",
         "longest time, in s, that a request waits for its first slot; then 503; 0 = no limit",
         low=0,
         high=86_400,
     )
     max_prompt_tokens: int = _setting(
-        0, "most tokens of a prompt; 0 = as many as the context holds", low=0
+        0, "requests", "most tokens of a prompt; 0 = as many as the context holds", low=0
     )
     max_output_tokens: int = _setting(
         0,
+        "requests",
         "most tokens that a request generates; a larger max_tokens is lowered to it; 0 = no limit",
         low=0,
     )
     min_priority: int = _setting(
         0,
+        "scheduling",
         "lowest `priority` of requests from clients of a server; lower numbers run earlier",
         low=-(2**31) + 1,
         high=2**31 - 1,
     )
     client_requests: int = _setting(
         0,
+        "scheduling",
         "most requests of one client (API key, else address) that run or wait at once; each choice"
         " counts; 0 = no limit",
         low=0,
     )
     client_tokens: int = _setting(
         0,
+        "scheduling",
         "tokens per minute, prompt and output, that one client may use; 0 = no limit",
         low=0,
     )
-    batch_tokens: int = _setting(512, "most tokens computed in one step", low=1, high=65_536)
+    batch_tokens: int = _setting(
+        512, "scheduling", "most tokens computed in one step", low=1, high=65_536
+    )
     max_gap_ms: int = _setting(
         0,
+        "scheduling",
         "longest step, in ms, while prefill runs beside decode; 0 = 2.6 decode steps",
         low=0,
         high=3_600_000,
     )
     prefer_decode: bool = _setting(
         False,
+        "scheduling",
         "while streams decode, let prompts have 4 tokens of a step, so that streams keep their pace"
         " and first tokens come later; --max-gap-ms then changes nothing",
     )
     batch_window_us: int = _setting(
         200,
+        "scheduling",
         "how long a step waits, in µs, so that callers who drive sequences token by token share a"
         " batch",
         low=0,
@@ -116,11 +145,13 @@ class EngineConfig(HubConfig):
     )
     device: str = _setting(
         "cpu",
+        "devices",
         "device that computes: cpu; torch (torch on the processor) or cuda[:N] (a GPU), which need"
         " the extra of that name; reference (slow NumPy, to check results)",
     )
     tensor_parallel: int = _setting(
         1,
+        "devices",
         "processes that compute the model together, each with a part of the weights; on devices"
         " torch and cuda",
         low=1,
@@ -128,27 +159,37 @@ class EngineConfig(HubConfig):
     )
     devices: str = _setting(
         "",
+        "devices",
         "numbers of the GPUs of --tensor-parallel, separated by commas; empty = the first ones",
     )
     rank_timeout: int = _setting(
         60,
+        "devices",
         "longest time, in s, that a process of --device cuda or of --tensor-parallel may be silent,"
         " or wait for the others; then the model fails",
         low=1,
         high=3600,
     )
     threads: int = _setting(
-        0, "compute threads; 0 = one per core that this process may use", low=0, high=1024
+        0,
+        "devices",
+        "compute threads; 0 = one per core that this process may use",
+        low=0,
+        high=1024,
     )
-    context: int = _setting(0, "most tokens per sequence; 0 = the model's own limit", low=0)
+    context: int = _setting(
+        0, "model", "most tokens per sequence; 0 = the model's own limit", low=0
+    )
     kv_cache: int = _setting(
         0,
+        "memory",
         "size of the KV cache; 0 = enough for full slots, at most half of the free memory",
         low=0,
         size=True,
     )
     gpu_memory: float = _setting(
         0.9,
+        "memory",
         "largest part of a GPU's memory in use, other programs included, once weights, KV cache and"
         " buffers are allocated",
         low=0.05,
@@ -156,11 +197,13 @@ class EngineConfig(HubConfig):
     )
     cuda_graphs: bool = _setting(
         True,
+        "devices",
         "record decode steps as CUDA graphs at load, which then start in one launch; off = launch"
         " each kernel of each step",
     )
     min_free_memory: int = _setting(
         512 * 1024**2,
+        "memory",
         "memory to keep free: a load that leaves less is refused, and while less is free, new"
         " requests get 503; 0 = no check",
         low=0,
@@ -168,56 +211,66 @@ class EngineConfig(HubConfig):
     )
     watchdog: int = _setting(
         120,
+        "logging",
         "time in s without progress after which a busy model is not ready (/health/ready) and the"
         " log shows where it stands; after 3 times as long it is not live; 0 = never",
         low=0,
         high=86_400,
     )
-    prefix_cache: bool = _setting(True, "reuse computed prefixes in later requests")
+    prefix_cache: bool = _setting(True, "memory", "reuse computed prefixes in later requests")
     prefix_cache_nodes: int = _setting(
-        0, "most nodes of the prefix cache; 0 = as many as the pages hold", low=0
+        0, "memory", "most nodes of the prefix cache; 0 = as many as the pages hold", low=0
     )
     state_every: int = _setting(
         256,
+        "memory",
         "tokens between two snapshots of a recurrent state, from which prefixes continue",
         low=32,
         high=1 << 20,
     )
     prefix_cache_dir: str = _setting(
         "",
+        "memory",
         "directory for evicted prefixes, and for all prefixes at a stop; empty = no disk tier",
     )
     prefix_cache_disk: int = _setting(
-        4 * 1024**3, "most bytes of files in --prefix-cache-dir", low=1, size=True
+        4 * 1024**3, "memory", "most bytes of files in --prefix-cache-dir", low=1, size=True
     )
     kv_type: str = _setting(
         "f16",
+        "memory",
         "storage of keys and values: f16; q8_0, which holds nearly twice as many tokens; or, on"
         " devices torch and cuda, fp8 (E4M3), which holds twice as many",
         choices=("f16", "q8_0", "fp8"),
     )
     quantize: str = _setting(
         "none",
+        "model",
         "type that matrices stored as floats get at load: q8_0, q6_k, q5_k, q4_k, q4_0, mxfp4;"
         " none = as stored",
         choices=("none", "q8_0", "q6_k", "q5_k", "q4_k", "q4_0", "mxfp4"),
     )
     speculation: str = _setting(
         "auto",
+        "speculation",
         "whether steps guess tokens and check them: auto = where that is faster, off = only for"
         " requests that ask; the output is the same",
         choices=("auto", "off"),
     )
     draft: str = _setting(
-        "", "small model with the same vocabulary that guesses tokens for the model; empty = none"
+        "",
+        "speculation",
+        "small model with the same vocabulary that guesses tokens for the model; empty = none",
     )
     draft_required: bool = _setting(
         True,
+        "speculation",
         "whether a model whose vocabulary differs from the draft model's is refused; off = it runs"
         " without these guesses, as models beside the default one always do",
     )
     model_memory: int = _setting(
         0,
+        "memory",
         "most bytes of memory for weights, KV cache and buffers of one model; 0 = what the machine"
         " has",
         low=0,
@@ -225,41 +278,53 @@ class EngineConfig(HubConfig):
     )
     pooling: str = _setting(
         "auto",
+        "requests",
         "default pooling of embeddings: mean of all tokens, last token, or auto = the pooling that"
         " the model's file names, else mean",
         choices=("auto", "mean", "last"),
     )
     generation_config: str = _setting(
         "auto",
+        "model",
         "defaults of sampling parameters: auto = recommended by the model's files, none = Heddle's"
         " defaults",
         choices=("auto", "none"),
     )
     engram: tuple[str, ...] = _setting(
         (),
+        "requests",
         "engram tables that requests may name, each NAME=PATH, separated by commas; repeatable",
     )
     engram_alpha: float = _setting(
-        0.2, "strength of engram tables in requests without `engram_alpha`", low=0, high=100
+        0.2,
+        "requests",
+        "strength of engram tables in requests without `engram_alpha`",
+        low=0,
+        high=100,
     )
     engram_unchecked: bool = _setting(
         False,
+        "requests",
         "take engram tables of version 1, which do not say for which vocabulary they were built; by"
         " default they are refused",
     )
     chat_template: str = _setting(
-        "", "file with a chat template in Jinja, in place of the model's; empty = the model's"
+        "",
+        "model",
+        "file with a chat template in Jinja, in place of the model's; empty = the model's",
     )
     chat_template_kwargs: str = _setting(
         "",
+        "model",
         'JSON object with variables of chat templates, such as {"enable_thinking": false};'
         " requests may send others",
     )
     allow_nonfinite: bool = _setting(
-        False, "load files with infinite or NaN weights; by default they are refused"
+        False, "model", "load files with infinite or NaN weights; by default they are refused"
     )
     isa: str = _setting(
         "auto",
+        "devices",
         "instruction level of the kernels; auto = the highest level of this machine",
         choices=("auto", "portable", "avx2", "avxvnni", "avx512", "neon"),
     )
@@ -271,34 +336,41 @@ class RegistryConfig:
 
     memory: int = _setting(
         0,
+        "memory",
         "most bytes of memory for all models; to load another model, idle models are unloaded, the"
         " least recently used first; 0 = no limit of this kind",
         low=0,
         size=True,
     )
     models_dir: str = _setting(
-        "", "folder with models that requests may load by name; empty = requests load no file"
+        "",
+        "model",
+        "folder with models that requests may load by name; empty = requests load no file",
     )
     hub_models: bool = _setting(
-        False, "let requests load models of the Hugging Face hub, and so fill the disk"
+        False, "model", "let requests load models of the Hugging Face hub, and so fill the disk"
     )
     autoload: bool = _setting(
-        False, "load a known model when a request names it; by default such a request is a 404"
+        False,
+        "model",
+        "load a known model when a request names it; by default such a request is a 404",
     )
     keep_alive: int = _setting(
         0,
+        "model",
         "seconds without a request after which a model is unloaded; needs --autoload, so that the"
         " next request loads it again; 0 = never",
         low=0,
     )
     auto_recover: int = _setting(
         0,
+        "model",
         "how often a poisoned model is loaded again by itself, after 1, 2, 4, ... s; 0 = never",
         low=0,
         high=1000,
     )
     unload_seconds: int = _setting(
-        30, "most seconds that accepted requests may take while their model unloads", low=0
+        30, "model", "most seconds that accepted requests may take while their model unloads", low=0
     )
 
     def __post_init__(self) -> None:
@@ -315,110 +387,137 @@ class RegistryConfig:
 class ServerConfig:
     """How the HTTP server listens."""
 
-    host: str = _setting("127.0.0.1", "address to listen on")
-    port: int = _setting(8080, "port to listen on; 0 = a free port", low=0, high=65_535)
+    host: str = _setting("127.0.0.1", "network", "address to listen on")
+    port: int = _setting(8080, "network", "port to listen on; 0 = a free port", low=0, high=65_535)
     max_body: int = _setting(
-        8 * 1024**2, "largest request body; a larger body is a 413", low=1024, size=True
+        8 * 1024**2, "network", "largest request body; a larger body is a 413", low=1024, size=True
     )
     body_timeout: int = _setting(
-        30, "longest time, in s, for a request body to arrive; then 408", low=1, high=86_400
+        30,
+        "network",
+        "longest time, in s, for a request body to arrive; then 408",
+        low=1,
+        high=86_400,
     )
     backlog: int = _setting(
         256 * 1024**2,
+        "network",
         "most bytes of unread answers in memory; above, the server ends the largest answer",
         low=64 * 1024,
         size=True,
     )
     send_timeout: int = _setting(
         60,
+        "network",
         "seconds before the server disconnects a client that does not read its answer",
         low=1,
         high=86_400,
     )
     stream_ping: float = _setting(
         10.0,
+        "network",
         "seconds between comments in a stream of events that waits for its first token; 0 = none",
         low=0,
         high=86_400,
     )
     drain: int = _setting(
-        5, "most seconds that a stopping server waits for running requests", low=0, high=86_400
+        5,
+        "network",
+        "most seconds that a stopping server waits for running requests",
+        low=0,
+        high=86_400,
     )
 
     tls_cert: str = _setting(
-        "", "PEM file with the server's certificate, then its issuers; empty = plain HTTP"
+        "",
+        "network",
+        "PEM file with the server's certificate, then its issuers; empty = plain HTTP",
     )
-    tls_key: str = _setting("", "PEM file with the private key of --tls-cert")
+    tls_key: str = _setting("", "network", "PEM file with the private key of --tls-cert")
     log_level: str = _setting(
         "warning",
+        "logging",
         "lowest level of lines in the log; info = also the start and the end of each request",
         choices=("debug", "info", "warning", "error"),
     )
     log_format: str = _setting(
         "text",
+        "logging",
         "form of lines in the log: text, or json = one object a line",
         choices=("text", "json"),
     )
     metric_names: str = _setting(
         "heddle",
+        "logging",
         "names of metrics: heddle, or llamacpp = also llama.cpp's, of the default model",
         choices=("heddle", "llamacpp"),
     )
-    metrics_route: bool = _setting(True, "answer GET /metrics; off = 501")
-    slots_route: bool = _setting(True, "answer GET /slots; off = 501")
+    metrics_route: bool = _setting(True, "logging", "answer GET /metrics; off = 501")
+    slots_route: bool = _setting(True, "logging", "answer GET /slots; off = 501")
     otel_endpoint: str = _setting(
         "",
+        "logging",
         "URL of an OpenTelemetry collector (OTLP over HTTP) that gets a span of each request; needs"
         " heddle[otel]; empty = OTEL_EXPORTER_OTLP_ENDPOINT, else no spans",
     )
 
     api_key: tuple[str, ...] = _setting(
         (),
+        "keys",
         "API keys, separated by commas, each KEY or `NAME: KEY`; each request must send a key;"
         " repeatable",
         secret=True,
     )
-    api_key_file: str = _setting("", "file with API keys, one per line")
+    api_key_file: str = _setting("", "keys", "file with API keys, one per line")
     admin_key: tuple[str, ...] = _setting(
         (),
+        "keys",
         "keys, as in --api-key, for routes that load and unload models or change the prefix cache",
         secret=True,
     )
-    admin_key_file: str = _setting("", "file with admin keys, one per line")
+    admin_key_file: str = _setting("", "keys", "file with admin keys, one per line")
     prefix_cache_per_key: bool = _setting(
-        False, "share prefixes only between requests with the same API key"
+        False, "keys", "share prefixes only between requests with the same API key"
     )
     trusted_proxy: tuple[str, ...] = _setting(
         (),
+        "network",
         "addresses or networks of proxies whose X-Forwarded-For names the client, separated by"
         " commas; repeatable; empty = the header is ignored",
     )
     cors: tuple[str, ...] = _setting(
         (),
+        "network",
         "origins whose web pages may use the server, separated by commas; localhost = this"
         " machine's, on any port; * = all; repeatable",
     )
     alias: tuple[str, ...] = _setting(
-        (), "further names of the model in requests, separated by commas; repeatable"
+        (), "requests", "further names of the model in requests, separated by commas; repeatable"
     )
     any_model: bool = _setting(
-        False, "accept any model name in a request; by default an unknown name is a 404"
+        False, "requests", "accept any model name in a request; by default an unknown name is a 404"
     )
     lenient: bool = _setting(
         False,
+        "requests",
         "ignore unknown fields of a body and name them in a Warning header; by default they are"
         " a 400",
     )
 
     open_schemas: bool = _setting(
         False,
+        "requests",
         "allow members that an object's JSON schema does not name; by default only schemas that set"
         " additionalProperties allow them",
     )
 
     sampling: Mapping[str, Any] = field(
         default_factory=dict,
-        metadata={"doc": "defaults of sampling parameters, by name", "parameters": True},
+        metadata={
+            "group": "sampling",
+            "doc": "defaults of sampling parameters, by name",
+            "parameters": True,
+        },
     )
 
     def __post_init__(self) -> None:
@@ -514,6 +613,7 @@ class Setting:
         kind: the form of its text: NUMBER, DECIMAL, SIZE, SWITCH, TEXT, LIST (texts separated by
             commas), or PARAMETER (the default of a sampling parameter).
         default: the field's default; for a LIST, its text.
+        group: one of GROUPS, by which help pages order the settings.
         doc: one line of help.
     """
 
@@ -522,6 +622,7 @@ class Setting:
     variable: str
     kind: str
     default: float | str
+    group: str
     doc: str
 
     def parse(self, text: str, source: str) -> object:
@@ -577,19 +678,21 @@ def settings(config: type[Config] | Config) -> tuple[Setting, ...]:
     for item in dataclasses.fields(base):
         value = getattr(base, item.name)
         if item.metadata.get("parameters"):
-            described += [_describe_parameter(row, value) for row in SETTINGS.values()]
+            group = item.metadata["group"]
+            described += [_describe_parameter(row, group, value) for row in SETTINGS.values()]
         else:
             described.append(_describe(item, value))
     return tuple(described)
 
 
-def _describe_parameter(row: Parameter, values: Mapping[str, object]) -> Setting:
+def _describe_parameter(row: Parameter, group: str, values: Mapping[str, object]) -> Setting:
     return Setting(
         name=row.name,
         option="--" + row.name.replace("_", "-"),
         variable="HEDDLE_" + row.name.upper(),
         kind="PARAMETER",
         default=str(values.get(row.name, "")),
+        group=group,
         doc=f"default of `{row.name}` in requests: {row.kind.words}",
     )
 
@@ -608,6 +711,7 @@ def _describe(item: dataclasses.Field[Any], default: Any) -> Setting:
         variable="HEDDLE_" + item.name.upper(),
         kind="SIZE" if item.metadata.get("size") else kind,
         default=default,
+        group=item.metadata["group"],
         doc=item.metadata["doc"],
     )
 
@@ -642,8 +746,8 @@ def resolve(
     try:
         return dataclasses.replace(base, **values)
     except ConfigError as error:
-        source = sources.get(error.param or "")
-        said = f"{source}: {error.message}" if source else error.message
+        named = sources.get(error.param or "")  # None if the base has the value
+        said = f"{named}: {error.message}" if named else error.message
         raise ConfigError(said, param=error.param) from None
 
 

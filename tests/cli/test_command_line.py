@@ -16,7 +16,14 @@ import httpx
 import pytest
 
 from heddle.cli import INTERRUPTED, run
-from heddle.config import DEFAULT_MODEL, EngineConfig, ServerConfig, settings
+from heddle.config import (
+    DEFAULT_MODEL,
+    GROUPS,
+    EngineConfig,
+    RegistryConfig,
+    ServerConfig,
+    settings,
+)
 from heddle.engine import Engine
 from patience import PATIENCE
 
@@ -56,19 +63,68 @@ def test_help_loads_neither_engine_nor_server() -> None:
     assert not modules & {"numpy", "fastapi", "pydantic", "httpx", "tokenizers", "heddle.engine"}
 
 
-@pytest.mark.parametrize("command", ["serve", "chat", "bench"])
-def test_every_engine_setting_is_an_option(command: str) -> None:
-    shown = heddle(command, "--help").stdout
-    for setting in settings(EngineConfig):
-        assert setting.option in shown
-        assert setting.variable in shown
+def options_of(page: str, panel: str) -> set[str]:
+    """The options in one panel of a help page. A switch has its name only."""
+    lines = page.partition(f"\n{panel.capitalize()}:\n")[2].partition("\n\n")[0].splitlines()
+    names = (line.split()[0] for line in lines if line.startswith("  -"))
+    return {name.replace("[no-]", "") for name in names}
 
 
-def test_every_server_setting_is_an_option() -> None:
-    shown = heddle("serve", "--help").stdout
-    for setting in settings(ServerConfig):
-        assert setting.option in shown
-    assert "HEDDLE_MAX_BODY; default 8M" in shown
+def test_the_page_of_serve_has_every_setting_in_the_panel_of_its_group() -> None:
+    page = heddle("serve", "--help").stdout
+    described = [*settings(ServerConfig), *settings(RegistryConfig), *settings(EngineConfig)]
+    for group in GROUPS:
+        expected = {setting.option for setting in described if setting.group == group}
+        assert options_of(page, group) == expected
+    assert "HEDDLE_KV_CACHE for --kv-cache" in page
+    assert "[default: 8M]" in page
+
+
+def test_a_conversation_has_no_settings_of_servers() -> None:
+    page = heddle("chat", "--help").stdout
+    listed = [group for group in GROUPS if options_of(page, group)]
+    assert listed == ["model", "memory", "speculation", "devices"]
+    assert heddle("chat", "--queue", "3").stderr.startswith("heddle: No such option: --queue")
+
+
+COMMANDS = [
+    [],
+    *([name] for name in ("serve", "chat", "pull", "inspect", "suggest", "quantize", "imatrix")),
+    *([name] for name in ("list", "rm", "bench", "engram")),
+    *(["bench", name] for name in ("speed", "prefix", "load", "stress")),
+    *(["engram", name] for name in ("build", "inspect", "merge", "prune")),
+]
+
+
+@pytest.mark.parametrize("columns", [40, 80])
+@pytest.mark.parametrize("command", COMMANDS, ids="-".join)
+def test_help_fits_the_terminal(
+    command: list[str],
+    columns: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert run([*command, "--help"]) == 0
+    page = capsys.readouterr().out
+    assert page.startswith(f"Usage: {' '.join(['heddle', *command])}")
+    assert max(map(len, page.splitlines())) <= columns
+    assert not re.search(r"<(str|int|float|bool|path)", page)
+
+
+def test_the_page_of_bench_lists_the_benchmarks(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["bench", "-h"]) == 0
+    page = capsys.readouterr().out
+    for name in ("speed", "prefix", "load", "stress"):
+        assert re.search(rf"^  {name} ", page, re.MULTILINE)
+
+
+def test_a_shell_completes_commands_and_options() -> None:
+    words = {"COMP_WORDS": "heddle serve --kv", "COMP_CWORD": "2"}
+    done = heddle(**words, _HEDDLE_COMPLETE="complete_bash")
+    assert done.stdout.split() == ["--kv-cache", "--kv-type"]
+    script = heddle("--show-completion", "bash").stdout
+    assert "complete -o default -F _heddle_completion heddle" in script
 
 
 def test_version() -> None:
@@ -172,9 +228,9 @@ def test_interrupting_is_no_error(
 
 def test_no_command_prints_the_help_and_nothing_else() -> None:
     done = heddle()
-    assert done.returncode == 2
-    assert "Commands" in done.stdout + done.stderr
-    assert "heddle:" not in done.stderr
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("Usage: heddle")
+    assert heddle("engram").stderr.startswith("Usage: heddle engram")
 
 
 def test_closed_standard_output_is_no_bug(

@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heddle.config import (
+    GROUPS,
     EngineConfig,
+    HubConfig,
     RegistryConfig,
     ServerConfig,
     debug_wanted,
@@ -65,8 +67,8 @@ def test_an_error_names_where_the_value_came_from(
     assert refused.value.param
 
 
-@pytest.mark.parametrize("config", [EngineConfig, ServerConfig])
-def test_every_field_is_a_setting(config: type[EngineConfig] | type[ServerConfig]) -> None:
+@pytest.mark.parametrize("config", [HubConfig, EngineConfig, RegistryConfig, ServerConfig])
+def test_every_field_is_a_setting(config: type[HubConfig | RegistryConfig | ServerConfig]) -> None:
     described = settings(config)
     fields = [field.name for field in dataclasses.fields(config) if field.name != "sampling"]
     assert [one.name for one in described if one.kind != "PARAMETER"] == fields
@@ -74,6 +76,7 @@ def test_every_field_is_a_setting(config: type[EngineConfig] | type[ServerConfig
         assert setting.option == "--" + setting.name.replace("_", "-")
         assert setting.variable == "HEDDLE_" + setting.name.upper()
         assert setting.doc
+        assert setting.group in GROUPS
         text = str(setting.default)
         # An empty list cannot be written, or `--api-key ""` opened doors.
         if setting.kind not in ("LIST", "PARAMETER"):

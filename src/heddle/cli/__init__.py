@@ -20,6 +20,7 @@ from heddle.cli.bench_stress import bench_stress
 from heddle.cli.cached import list_models, remove
 from heddle.cli.chat import chat
 from heddle.cli.engram import engrams
+from heddle.cli.help import VARIABLES, Command, Group, group, page_width
 from heddle.cli.imatrix import imatrix
 from heddle.cli.inspect import inspect
 from heddle.cli.pull import pull
@@ -32,16 +33,18 @@ from heddle.errors import HeddleError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+_BENCH_HELP = """Measure the speed of Heddle, or of another server.
+
+Without the name of a benchmark, this is `heddle bench speed`: `heddle bench MODEL` measures MODEL.
+"""
 INTERRUPTED = 130
 """Exit code after Ctrl-C: 128 plus the number of SIGINT, as in shells."""
 
 USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
 """The base class of all errors in arguments. Typer does not export it."""
 
-app = typer.Typer(
+app = group(
     name="heddle",
-    no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -74,26 +77,31 @@ def heddle(
     """LLM inference server. One forward pass per step computes tokens of all requests."""
 
 
-class _BenchGroup(typer.core.TyperGroup):
+class _BenchGroup(Group):
     """Runs the named benchmark; arguments without a name go to `speed`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if not (args and args[0] in self.commands):
+        if not (args and args[0] in {*self.commands, *ctx.help_option_names}):
             args = ["speed", *args]
         return super().parse_args(ctx, args)
 
 
-benches = typer.Typer(cls=_BenchGroup)
-benches.command("speed")(bench)
-benches.command("prefix")(bench_prefix)
-benches.command("load")(bench_load)
-benches.command("stress")(bench_stress)
+benches = group(_BenchGroup)
+for name, benchmark in {
+    "speed": bench,
+    "prefix": bench_prefix,
+    "load": bench_load,
+    "stress": bench_stress,
+}.items():
+    benches.command(name, cls=Command, epilog=VARIABLES)(benchmark)
 
-for command in (serve, chat, pull, inspect, suggest, quantize, imatrix):
-    app.command()(command)
-app.command("list")(list_models)
-app.command("rm")(remove)
-app.add_typer(benches, name="bench", help=bench.__doc__)
+for command in (serve, chat, pull, inspect):
+    app.command(cls=Command, epilog=VARIABLES)(command)
+for command in (suggest, quantize, imatrix):
+    app.command(cls=Command)(command)
+app.command("list", cls=Command, epilog=VARIABLES)(list_models)
+app.command("rm", cls=Command, epilog=VARIABLES)(remove)
+app.add_typer(benches, name="bench", help=_BENCH_HELP)
 app.add_typer(engrams, name="engram", help="Build, inspect, merge and prune engram tables.")
 
 
@@ -102,7 +110,12 @@ def run(arguments: Sequence[str]) -> int:
     debug = debug_wanted() or "--debug" in arguments
     logging.getLogger("heddle").setLevel(logging.DEBUG if debug else logging.NOTSET)
     try:
-        code: int | None = app(list(arguments), standalone_mode=False)
+        code: int | None = app(
+            list(arguments),
+            prog_name="heddle",
+            standalone_mode=False,
+            terminal_width=page_width(),
+        )
         if sys.stdout is not None:  # None after `>&-`
             sys.stdout.flush()
         return code or 0
@@ -125,6 +138,5 @@ def run(arguments: Sequence[str]) -> int:
 def _fail(message: str, code: int, debug: bool) -> int:
     if debug:
         traceback.print_exc()
-    if message:  # empty without a command: Typer has printed the help
-        print("heddle:", " ".join(message.split()), file=sys.stderr)
+    print("heddle:", " ".join(message.split()), file=sys.stderr)
     return code

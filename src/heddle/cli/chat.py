@@ -10,7 +10,7 @@ import typer
 
 from heddle.cli.loading import load
 from heddle.cli.newcomer import chosen
-from heddle.cli.options import ModelOrDefault, with_settings
+from heddle.cli.options import ModelOrDefault, with_groups
 from heddle.config import EngineConfig
 from heddle.errors import ConfigError, ContextLengthError, HeddleError
 from heddle.outputs import FinishReason
@@ -33,7 +33,7 @@ _CONTROLS = dict.fromkeys({*range(0x20), *range(0x7F, 0xA0)} - {ord("\n"), ord("
 """Control characters. `str.translate` drops them: a model could control the terminal with them."""
 
 
-@with_settings
+@with_groups("model", "memory", "speculation", "devices")
 def chat(
     model: ModelOrDefault = None,
     *,

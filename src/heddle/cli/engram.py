@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from heddle.cli.help import VARIABLES, Command, group
 from heddle.cli.options import MODEL_HELP, AsJson, with_settings
 from heddle.config import HubConfig
 from heddle.errors import ConfigError
@@ -35,10 +36,10 @@ Memory = Annotated[
 ]
 Table = Annotated[Path, typer.Argument(metavar="FILE.engr", help="An engram table.")]
 
-engrams = typer.Typer(no_args_is_help=True)
+engrams = group()
 
 
-@engrams.command("build")
+@engrams.command("build", cls=Command, epilog=VARIABLES)
 @with_settings
 def build(
     texts: Annotated[
@@ -94,7 +95,7 @@ def build(
     _print_made(build(output, found, tokenizer, vocabulary, form, progress))
 
 
-@engrams.command("inspect")
+@engrams.command("inspect", cls=Command, epilog=VARIABLES)
 @with_settings
 def inspect(
     table: Table,
@@ -129,7 +130,7 @@ def inspect(
     print(json.dumps(report.as_json(), indent=2) if as_json else report.as_text())
 
 
-@engrams.command("merge")
+@engrams.command("merge", cls=Command)
 def merge(
     tables: Annotated[
         list[Path],
@@ -156,7 +157,7 @@ def merge(
     _merge(output, tables, weight or [1.0] * len(tables), _form(1, min_count, top, memory))
 
 
-@engrams.command("prune")
+@engrams.command("prune", cls=Command)
 def prune(
     table: Table,
     *,

@@ -2,13 +2,14 @@
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Annotated, Any, TypeVar
 
 import typer
 
 from heddle.config import (
     DEFAULT_MODEL,
+    GROUPS,
     EngineConfig,
     HubConfig,
     RegistryConfig,
@@ -99,17 +100,33 @@ def with_settings(command: Callable[..., R]) -> Callable[..., R]:
     Options are texts that `config.resolve` parses, so an option and its environment variable accept
     the same texts and give the same errors.
     """
+    return with_groups(*GROUPS)(command)
+
+
+def with_groups(*groups: str) -> Callable[[Callable[..., R]], Callable[..., R]]:
+    """Like :func:`with_settings`, but only settings of these groups become options.
+
+    The others have their defaults, or the values of their variables.
+    """
+    return lambda command: _with_groups(command, groups)
+
+
+def _with_groups(command: Callable[..., R], groups: Collection[str]) -> Callable[..., R]:
     signature = inspect.signature(command)
     own = signature.parameters
     configs: dict[str, HubConfig | RegistryConfig | ServerConfig] = {}
+    texts_of: dict[str, list[str]] = {}
     parameters: list[inspect.Parameter] = []
     for parameter in signature.parameters.values():
         if parameter.annotation in (HubConfig, EngineConfig, RegistryConfig, ServerConfig):
             given = parameter.default is not parameter.empty
             base = parameter.default if given else parameter.annotation()
             configs[parameter.name] = base
-            panel = f"{parameter.name.capitalize()} settings"
-            parameters += [_option(each, panel) for each in settings(base) if each.name not in own]
+            shown = [
+                each for each in settings(base) if each.group in groups and each.name not in own
+            ]
+            texts_of[parameter.name] = [each.name for each in shown]
+            parameters += map(_option, shown)
         else:
             parameters.append(parameter)
 
@@ -117,9 +134,7 @@ def with_settings(command: Callable[..., R]) -> Callable[..., R]:
     def run(**given: Any) -> R:
         resolved = {}
         for name, config in configs.items():
-            names = [each.name for each in settings(config) if each.name not in own]
-            texts = {name: _text(given.pop(name)) for name in names}
-            resolved[name] = resolve(config, texts)
+            resolved[name] = resolve(config, {one: _text(given.pop(one)) for one in texts_of[name]})
         return command(**given, **resolved)
 
     run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
@@ -146,7 +161,7 @@ def _text(given: str | bool | list[str] | None) -> str | None:
     return None if given is None else str(given)
 
 
-def _option(setting: Setting, panel: str) -> inspect.Parameter:
+def _option(setting: Setting) -> inspect.Parameter:
     default, switch = setting.default, setting.kind == "SWITCH"
     if setting.kind == "SIZE":
         default = format_size(int(default))
@@ -159,8 +174,8 @@ def _option(setting: Setting, panel: str) -> inspect.Parameter:
     option = typer.Option(
         f"{setting.option}/--no{setting.option[1:]}" if switch else setting.option,
         metavar=None if switch else _METAVARS.get(setting.kind, setting.kind),
-        help=f"{setting.doc} ({setting.variable}; default {default})",
-        rich_help_panel=panel,
+        help=f"{setting.doc[0].upper()}{setting.doc[1:]} [default: {default}]",
+        rich_help_panel=setting.group.capitalize(),
         show_default=False,
     )
     return inspect.Parameter(

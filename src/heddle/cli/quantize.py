@@ -27,7 +27,11 @@ def quantize(
     *,
     kind: Annotated[
         Target,
-        typer.Option("--type", help="Type of matrices; embedding and output keep more bits."),
+        typer.Option(
+            "--type",
+            metavar="TYPE",
+            help=f"Type of matrices: {', '.join(Target)}; embedding and output keep more bits.",
+        ),
     ],
     imatrix: Annotated[
         Path | None,
