@@ -98,11 +98,12 @@ def test_progress_shows_cached_tokens(serve: Callable[..., Running]) -> None:
     server = serve()
     body = {"prompt": "b" * 200, "return_progress": True} | SHORT
     for cached in (False, True):
-        *_, last = (
+        first, *_, last = (
             one["prompt_progress"]
             for one in events(iter(server.post("/completion", body).text.split("\n")))
             if "prompt_progress" in one
         )
+        assert first["processed"] == first["cache"]
         assert (last["cache"] > 0, last["processed"]) == (cached, 200)
 
 

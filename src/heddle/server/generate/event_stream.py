@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import aclosing
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from starlette.responses import Response
@@ -122,11 +123,15 @@ class WaitingEvents:
     def _progress(self, index: int) -> bytes:
         if not self._writer.shows_progress:
             return b""
-        now = self._tickets[index].progress
-        if now == self._shown[index]:
+        before, now = self._shown[index], self._tickets[index].progress
+        if now == before:
             return b""
         self._shown[index] = now
-        return self._writer.progress(index, now)
+        events = self._writer.progress(index, now)
+        if before is None and now.computed_tokens > now.cached_tokens:
+            start = replace(now, computed_tokens=now.cached_tokens)
+            events = self._writer.progress(index, start) + events  # clients measure from there
+        return events
 
 
 class EventStream(Response):
