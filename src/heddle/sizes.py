@@ -1,4 +1,4 @@
-"""Sizes in bytes as texts: `512M`, `2GiB`, `0.54 GB`."""
+"""Sizes in bytes and counts as texts: `512M`, `2GiB`, `0.54 GB`, `1 model`."""
 
 from __future__ import annotations
 
@@ -37,3 +37,8 @@ def format_size(size: int) -> str:
 def gigabytes(size: int) -> str:
     """A size for people, in GB of 10^9 bytes."""
     return f"{size / 1e9:,.2f} GB"
+
+
+def counted(count: int, thing: str, things: str = "") -> str:
+    """A count with its noun: `1 model`, `2,000 models`. `things` is a plural without a mere s."""
+    return f"{count:,} {thing if count == 1 else things or thing + 's'}"

@@ -125,7 +125,7 @@ def test_merge_and_prune(table: str, tmp_path: Path, capsys) -> None:
         (["inspect", "absent", "--find", "x"], "--find needs --model"),
         (
             ["merge", "absent", "-o", "x", "--weight", "1", "--weight", "2"],
-            "2 weights for 1 tables",
+            "2 weights for 1 table",
         ),
         (["prune", "absent", "-o", "x"], "absent is not a file"),
     ],

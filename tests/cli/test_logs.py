@@ -119,7 +119,7 @@ def test_a_pipe_that_takes_nothing_blocks_nobody(monkeypatch: pytest.MonkeyPatch
     handler.close()
     lines = stuck.stream.getvalue().splitlines()
     assert lines[:4] == ["line 0", "line 1", "line 2", "line 3"]
-    assert lines[4:] == ["5 lines of the log were dropped, because nobody took them in time"]
+    assert lines[4:] == ["dropped 5 lines of the log that nobody took in time"]
 
 
 def test_a_formatter_takes_any_value() -> None:

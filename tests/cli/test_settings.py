@@ -20,7 +20,7 @@ from heddle.config import (
 )
 from heddle.errors import ConfigError
 from heddle.sampling_params import Stage
-from heddle.sizes import format_size, parse_size
+from heddle.sizes import counted, format_size, parse_size
 
 
 def test_defaults() -> None:
@@ -164,6 +164,15 @@ def test_a_size_is_read_back_as_it_was_written(size: int) -> None:
 )
 def test_sizes(text: str, size: int) -> None:
     assert parse_size(text) == size
+
+
+def test_counts() -> None:
+    assert [counted(count, "model") for count in (0, 1, 2000)] == [
+        "0 models",
+        "1 model",
+        "2,000 models",
+    ]
+    assert [counted(count, "entry", "entries") for count in (1, 2)] == ["1 entry", "2 entries"]
 
 
 @pytest.mark.parametrize("text", ["", "-1", "1X", "M", "nan", "9" * 400, "1e9"])

@@ -36,7 +36,7 @@ def test_params_for_each_prompt() -> None:
             ["ab", [3, 4]], [params(max_tokens=n, ignore_eos=True) for n in (2, 3)]
         )
         assert [output.usage.completion_tokens for output in outputs] == [2, 3]
-        with pytest.raises(InvalidRequestError, match="1 entries for 2 prompts"):
+        with pytest.raises(InvalidRequestError, match="1 entry for 2 prompts"):
             model.generate(["a", "b"], [params()])
 
 

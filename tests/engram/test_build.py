@@ -217,7 +217,7 @@ def test_pruning_drops_rare_ngrams_rare_tokens_and_short_orders(tmp_path: Path) 
             None,
             "different vocabularies",
         ),
-        ([version_2({(1,): {2: 3}})] * 2, [1], "1 weights for 2 tables"),
+        ([version_2({(1,): {2: 3}})] * 2, [1], "1 weight for 2 tables"),
         ([version_2({(1,): {2: 3}})], [0], "a weight of 0 is not above 0"),
         ([version_2({(1,): {2: 3}})], [float("nan")], "a weight of nan is not above 0"),
     ],

@@ -216,7 +216,7 @@ def test_a_poisoned_model_fails_its_sequences_and_not_the_executor(device, tmp_p
         (failed,) = execute(executor, one_token_plan()).sampled
         assert failed.slot == 0
         assert isinstance(failed.error, NonFiniteLogitsError)
-        assert "after the first 1 tokens are NaN or infinite" in failed.error.message
+        assert "NaN or infinite after 1 token." in failed.error.message
 
 
 def test_a_copied_page_gives_the_same_token_as_the_original(device, tmp_path):

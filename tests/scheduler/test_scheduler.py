@@ -190,7 +190,7 @@ def test_the_queue_bound_counts_only_sequences_without_a_free_slot() -> None:
     rig = Rig(slots=2, queue=1)
     for identity in range(3):
         rig.add(identity, prompt=2)
-    with pytest.raises(OverloadedError, match="3 requests are running or waiting"):
+    with pytest.raises(OverloadedError, match="3 requests running or waiting"):
         rig.add(3, prompt=2)
     rig.step()
     with pytest.raises(OverloadedError):
@@ -208,7 +208,7 @@ def test_several_sequences_are_added_all_or_none() -> None:
     with pytest.raises(ContextLengthError):
         rig.scheduler.add(rig.sequence(4, 2), too_long)
     assert rig.scheduler.waiting == 1
-    with pytest.raises(InvalidRequestError, match="4 requests were sent at once") as error:
+    with pytest.raises(InvalidRequestError, match="4 requests sent at once") as error:
         rig.scheduler.add(*(rig.sequence(identity, 2) for identity in range(6, 10)))
     assert error.value.param == "n"
 

@@ -19,6 +19,7 @@ from heddle.cli.options import (
 )
 from heddle.config import DEFAULT_MODEL, EngineConfig
 from heddle.errors import ConfigError
+from heddle.sizes import counted
 
 if TYPE_CHECKING:
     from heddle.bench.figures import Spread
@@ -93,10 +94,10 @@ def bench_load(
     results = []
     with progress_notes() as note:
         if given is not None:
-            note(f"{requests} requests to {given.url}")
+            note(f"{counted(requests, 'request')} to {given.url}")
             results.append(run_load(given, load, baseline=baseline_tps))
         for count in sweep if given is None else []:
-            note(f"{requests} requests to a server with {count} slots")
+            note(f"{counted(requests, 'request')} to a server with {counted(count, 'slot')}")
             config = replace(engine, slots=count, queue=max(engine.queue, concurrency))
             with heddle_server(target, config) as server:
                 results.append(run_load(server, load, slots=count, baseline=baseline_tps))
@@ -115,8 +116,9 @@ def _print(report: "LoadReport") -> None:
     load, first = report.load, report.results[0]
     title = f"{report.label}: " if report.label else ""
     print(
-        f"{title}{first.model} at {first.url}\n{load.requests} requests, {load.concurrency} at a"
-        f" time, at most {load.max_tokens} tokens for each\n"
+        f"{title}{first.model} at {first.url}\n"
+        f"{counted(load.requests, 'request')}, {load.concurrency} at a"
+        f" time, at most {counted(load.max_tokens, 'token')} for each\n"
         "times: p50 / p95 / p99; memory: before / peak / after\n"
     )
     columns = [_column(result) for result in report.results]
@@ -134,7 +136,7 @@ def _print(report: "LoadReport") -> None:
 def _print_findings(result: "LoadResult") -> None:
     requests = result.answered + sum(result.failures.values())
     for reason, count in result.failures.items():
-        print(f"{count} of {requests} requests failed: {reason[:_REASON]}")
+        print(f"{count} of {counted(requests, 'request')} failed: {reason[:_REASON]}")
     for line in result.isolation.findings():
         print(line)
 

@@ -14,6 +14,7 @@ import typer
 from heddle.cli.options import Against, AsJson, Model, PeerKey, PeerModel, Url, with_settings
 from heddle.config import DEFAULT_MODEL, EngineConfig
 from heddle.errors import ConfigError
+from heddle.sizes import counted
 
 if TYPE_CHECKING:
     from heddle.bench.exchange import Server
@@ -119,8 +120,9 @@ def _print(report: "PrefixReport") -> None:
 
     load, identical, burst = report.load, report.identical, report.burst
     print(
-        f"{report.model} on {report.machine['cpu']}, {report.machine['cores']} cores\n"
-        f"{load.requests} requests, {load.clients} at a time, {load.new} tokens for each;"
+        f"{report.model} on {report.machine['cpu']}, {counted(report.machine['cores'], 'core')}\n"
+        f"{counted(load.requests, 'request')}, {load.clients} at a time,"
+        f" {counted(load.new, 'token')} for each;"
         f" {load.shared:.0%} share a prefix of\n{load.prefix} tokens before {load.tail} different"
         " tokens; the others share nothing\n"
     )
@@ -134,7 +136,8 @@ def _print(report: "PrefixReport") -> None:
         cells = "".join(f"{column[row]:>12}" for column in columns)
         print(f"{row:16}{cells}  {better.get(row, '')}".rstrip())
     print(
-        f"\nthe same prompt {identical.requests} times in a row: {identical.hits} hits"
+        f"\nthe same prompt {counted(identical.requests, 'time')} in a row:"
+        f" {counted(identical.hits, 'hit')}"
         f"\n{burst.requests} at once that share a new prefix: {burst.computed} prompt tokens"
         f" computed; prefix and tails have {load.prefix + burst.requests * load.tail}\n"
         f"{other_work_line(report.other_work)}"

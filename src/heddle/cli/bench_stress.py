@@ -18,6 +18,7 @@ from heddle.cli.options import (
 )
 from heddle.config import DEFAULT_MODEL, EngineConfig
 from heddle.errors import ConfigError
+from heddle.sizes import counted
 
 if TYPE_CHECKING:
     from heddle.bench.stress_report import StressReport
@@ -102,7 +103,8 @@ def bench_stress(
 def _print(report: "StressReport") -> None:
     stress, run = report.stress, report.run
     print(
-        f"{report.model} at {report.url}\n{stress.requests} requests in {run.seconds:.1f} s,"
+        f"{report.model} at {report.url}\n"
+        f"{counted(stress.requests, 'request')} in {run.seconds:.1f} s,"
         f" {stress.running} running and {stress.waiting} waiting\n"
     )
     refused = sum(sum(counts.values()) for counts in run.statuses.values())

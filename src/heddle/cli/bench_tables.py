@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from heddle.bench.figures import FORMULAS
+from heddle.sizes import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -38,7 +39,8 @@ def print_report(report: "Report") -> None:
     loads, console = report.loads, Console()
     console.print(
         _table(
-            f"prompts of {loads.prompt_tokens} tokens, medians of {loads.rounds}; times in ms",
+            f"prompts of {counted(loads.prompt_tokens, 'token')}, medians of {loads.rounds};"
+            " times in ms",
             _PROMPT_HEADINGS,
             map(_prompt_cells, report.prompts),
         )
@@ -62,7 +64,7 @@ def print_profiles(profiles: "Iterable[Profile]") -> None:
             (kind, _ms(seconds / max(1, profile.steps)), f"{seconds / (total or 1.0):.1%}")
             for kind, seconds in sorted(profile.seconds.items(), key=lambda item: -item[1])
         ]
-        title = f"{profile.load}: {profile.steps} steps; times in ms of one thread"
+        title = f"{profile.load}: {counted(profile.steps, 'step')}; times in ms of one thread"
         print(title)
         Console().print(_table("", ("instruction", "per\nstep", "share"), rows))
 
@@ -72,8 +74,9 @@ def _print_limits(report: "Report") -> None:
     version = machine["packages"]["heddle"] or "from source"
     token = work.token_multiply_adds + work.row_multiply_adds
     print(
-        f"{report.model} on {machine['cpu']}, {machine['cores']} cores; heddle {version}\n"
-        f"limits of {limits.threads} threads, {limits.isa}, measured now:\n"
+        f"{report.model} on {machine['cpu']}, {counted(machine['cores'], 'core')};"
+        f" heddle {version}\n"
+        f"limits of {counted(limits.threads, 'thread')}, {limits.isa}, measured now:\n"
         f"  compute {limits.multiply_rate / 1e9:,.0f} GMAC/s ({limits.multiplication})\n"
         f"  memory {limits.memory_rate / 1e9:.1f} GB/s (over {limits.memory_buffer / 1e6:,.0f} MB);"
         f" over {work.weight_bytes / 1e6:,.0f} MB, the size of the weights,"

@@ -9,6 +9,7 @@ import typer
 from heddle.cli.options import AsJson, with_settings
 from heddle.config import HubConfig, cache_home
 from heddle.hub_place import hub_place
+from heddle.sizes import counted
 
 
 @with_settings
@@ -39,7 +40,7 @@ def list_models(*, as_json: AsJson = False, hub: HubConfig) -> None:
     if rows:
         print(text_table(("name", "kind", "size", "last used"), rows, right={2}))
     total = _size(sum(model.bytes for model in models))
-    print(f"{len(models)} models, {total}, in {home / 'models'} and {place.cache}")
+    print(f"{counted(len(models), 'model')}, {total}, in {home / 'models'} and {place.cache}")
 
 
 @with_settings

@@ -8,6 +8,7 @@ import typer
 
 from heddle.cli.options import Model
 from heddle.errors import ModelSourceError
+from heddle.sizes import counted
 
 
 def imatrix(
@@ -56,4 +57,6 @@ def imatrix(
         }
     chunks = -(-len(tokens) // chunk)
     write_imatrix(output, stored, dataset=text.name, chunks=chunks, chunk_size=chunk)
-    print(f"{output}  {len(stored)} matrices, {len(tokens):,} tokens")
+    print(
+        f"{output}  {counted(len(stored), 'matrix', 'matrices')}, {counted(len(tokens), 'token')}"
+    )

@@ -16,6 +16,7 @@ from queue import Full, Queue
 from typing import TYPE_CHECKING, Any
 
 from heddle.server.http.access_log import STARTS
+from heddle.sizes import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -84,7 +85,7 @@ class BackgroundHandler(logging.Handler):
 
 
 def _notice(dropped: int) -> logging.LogRecord:
-    text = f"{dropped} lines of the log were dropped, because nobody took them in time"
+    text = f"dropped {counted(dropped, 'line')} of the log that nobody took in time"
     return logging.LogRecord("heddle", logging.WARNING, "", 0, text, None, None)
 
 

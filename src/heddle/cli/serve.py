@@ -11,6 +11,7 @@ from heddle.cli.newcomer import chosen
 from heddle.cli.options import MODEL_HELP, with_settings
 from heddle.config import DEFAULT_MODEL, EngineConfig, RegistryConfig, ServerConfig
 from heddle.errors import ConfigError
+from heddle.sizes import counted
 
 if TYPE_CHECKING:
     from heddle.engine.registry import Registry
@@ -102,7 +103,7 @@ def _announce(registry: "Registry", address: str) -> None:
             f"model     {info.id} ({info.parameters / 1e6:,.0f}M {info.quantisation}, {info.path})"
         )
         print(f"runs on   {engine.model.executor.summary}")
-        print(f"slots     {config.slots} of {info.context:,} tokens, queue {config.queue}")
+        print(f"slots     {config.slots} of {counted(info.context, 'token')}, queue {config.queue}")
     waiting = [name for name in registry.names if name not in registry.engines]
     if waiting:
         print(f"on demand {', '.join(waiting)}")

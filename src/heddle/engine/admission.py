@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from heddle.errors import ClientLimitError
 from heddle.memory import FreeMemory
+from heddle.sizes import counted
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -68,15 +69,15 @@ class Admission:
             known = self._refilled(client)
         if self._most_requests and known.requests + len(sequences) > self._most_requests:
             raise ClientLimitError(
-                f"this client has {known.requests} requests and sends {len(sequences)} more;"
-                f" {self._most_requests} may run or wait at once (client_requests). Wait until one"
-                " has ended"
+                f"this client has {counted(known.requests, 'request')} and sends"
+                f" {len(sequences)} more; {self._most_requests} may run or wait at once"
+                " (client_requests). Wait until one has ended"
             )
         if self._most_tokens and known.tokens <= 0.0:
             seconds = 60.0 * (1.0 - known.tokens) / self._most_tokens
             raise ClientLimitError(
-                f"this client has used its {self._most_tokens} tokens per minute (client_tokens)."
-                f" Try again in {seconds:.0f} s",
+                f"this client has used its {counted(self._most_tokens, 'token')} per minute"
+                f" (client_tokens). Try again in {seconds:.0f} s",
                 retry_after=seconds,
             )
 

@@ -15,6 +15,7 @@ from heddle.engine.streams import Collector
 from heddle.errors import InvalidRequestError
 from heddle.outputs import FinishReason
 from heddle.sampling_params import SamplingParams
+from heddle.sizes import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -78,8 +79,9 @@ class LLM(Closing):
         if isinstance(params, SamplingParams):
             params = [params] * len(prompts)
         if len(params) != len(prompts):
+            entries = counted(len(params), "entry", "entries")
             raise InvalidRequestError(
-                f"params has {len(params)} entries for {len(prompts)} prompts; give one for all"
+                f"params has {entries} for {counted(len(prompts), 'prompt')}; give one for all"
                 " or one for each",
                 param="params",
             )

@@ -15,6 +15,7 @@ from heddle.engram.grouping import records_of
 from heddle.engram.reader import Engram
 from heddle.engram.rows import Packing, merged, summed
 from heddle.errors import EngramError
+from heddle.sizes import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -62,8 +63,8 @@ def merge(
 def _check_weights(inputs: Sequence[Path], weights: Sequence[float]) -> None:
     if len(weights) != len(inputs):
         raise EngramError(
-            f"there are {len(weights)} weights for {len(inputs)} tables. Give --weight once for"
-            " each table, in their order, or not at all."
+            f"found {counted(len(weights), 'weight')} for {counted(len(inputs), 'table')}. Give"
+            " --weight once for each table, in their order, or not at all."
         )
     for weight in weights:
         if not 0 < weight < float("inf"):

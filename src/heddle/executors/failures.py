@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from heddle.errors import EngineFailedError, NonFiniteLogitsError, NothingAllowedError
+from heddle.sizes import counted
 from heddle.step import LogitsSummary
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ def non_finite(chunk: Chunk, right: int = 0) -> NonFiniteLogitsError:
     that are right."""
     tokens = chunk.start + chunk.known + right
     return NonFiniteLogitsError(
-        f"the model's numbers after the first {tokens} tokens are NaN or infinite. The model file"
+        f"the model's numbers are NaN or infinite after {counted(tokens, 'token')}. The model file"
         " may be damaged in weights that these tokens use: fetch it again, or send another prompt"
     )
 
@@ -31,8 +32,9 @@ def nothing_allowed(chunk: Chunk, right: int = 0) -> NothingAllowedError:
     that are right."""
     tokens = chunk.start + chunk.known + right
     return NothingAllowedError(
-        f"the constraints leave no token to choose after {tokens} tokens: bad_words excludes all"
-        " tokens that the grammar, or the text to continue, allows. Send fewer bad_words",
+        f"the constraints leave no token to choose after {counted(tokens, 'token')}: bad_words"
+        " excludes all tokens that the grammar, or the text to continue, allows. Send fewer"
+        " bad_words",
         param="bad_words",
     )
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from heddle.errors import ContextLengthError, InvalidRequestError, OverloadedError
 from heddle.scheduler.rate import Rate, retry_after
+from heddle.sizes import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -45,7 +46,7 @@ class Room:
             self.check_length(sequence.prompt_tokens, output=sequence.most_output != 0)
         if len(sequences) > self._most_requests:
             raise InvalidRequestError(
-                f"{len(sequences)} requests were sent at once; slots and queue hold"
+                f"{counted(len(sequences), 'request')} sent at once; slots and queue hold"
                 f" {self._most_requests}. Send fewer at a time or raise the setting `queue`",
                 param="n",
             )
@@ -57,7 +58,7 @@ class Room:
         if too_many > reserve:
             seconds = self.seconds_until(too_many, live)
             raise OverloadedError(
-                f"{queue.active} requests are running or waiting; slots and queue hold"
+                f"{counted(queue.active, 'request')} running or waiting; slots and queue hold"
                 f" {self._most_requests}. Try again in about {seconds:.0f} s",
                 retry_after=seconds,
             )

@@ -57,7 +57,7 @@ def test_a_full_queue_is_a_429_before_the_stream(serve: Callable[..., Running], 
         refused = running.post(path, body)
         assert refused.status_code == 429
         assert int(refused.headers["retry-after"]) >= 1
-        assert "1 requests are running or waiting" in refused.text
+        assert "1 request running or waiting" in refused.text
         running.executor.gate.set()
         first.read()
 

@@ -46,6 +46,7 @@ from heddle.executors.serving import (
     position_bytes,
 )
 from heddle.sampling_params import SamplingParams
+from heddle.sizes import counted
 from heddle.state import PAGE_TOKENS
 from heddle.step import Deferred, Failed, Sampled, StepResult, most_rows
 
@@ -196,7 +197,8 @@ class CpuExecutor:
     @property
     def summary(self) -> str:
         return (
-            f"{self.threads} threads, {self.isa}, weights {self._packed_bytes / 1e6:,.0f} MB,"
+            f"{counted(self.threads, 'thread')}, {self.isa},"
+            f" weights {self._packed_bytes / 1e6:,.0f} MB,"
             f" {describe_memory(self.memory, self.kv_type)}"
         )
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from heddle.errors import ConfigError
+from heddle.sizes import counted
 
 if TYPE_CHECKING:
     from heddle.config import EngineConfig
@@ -60,7 +61,7 @@ def set_up(config: EngineConfig, device: torch.device) -> None:
 def device_name(device: torch.device) -> str:
     """The device and the build of torch, for people."""
     if device.type == "cpu":
-        return f"torch {torch.__version__}, {torch.get_num_threads()} threads"
+        return f"torch {torch.__version__}, {counted(torch.get_num_threads(), 'thread')}"
     return f"torch {torch.__version__}, {torch.cuda.get_device_name(device)}"
 
 

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from heddle.config import MAX_MODEL_NAME
 from heddle.errors import InvalidRequestError, ModelNotFoundError, ModelUnloadedError
 from heddle.server.http.connection import unless_gone
+from heddle.sizes import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -86,7 +87,7 @@ class Served:
         room = self.engine.config.slots + self.engine.config.queue
         if prompts * n <= room:
             return
-        requested = f"{prompts} prompts"
+        requested = counted(prompts, "prompt")
         if n > 1:
             factors = f" ({requested} times {n})" if prompts > 1 else ""
             requested = f"{prompts * n} choices{factors}"

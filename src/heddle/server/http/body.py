@@ -122,7 +122,7 @@ class Bodies:
                 raw = await self._read(request, place)
             except TimeoutError:
                 raise BodyTimeoutError(
-                    f"the body did not arrive within {self._timeout} seconds; send it faster, or"
+                    f"the body did not arrive within {self._timeout} s; send it faster, or"
                     " raise the setting `body_timeout`"
                 ) from None
             try:

@@ -65,7 +65,7 @@ def routes(service: Service) -> APIRouter:
         engine = service.probed(model)
         now = engine.snapshot()
         if is_on(fail_on_no_slot) and all(slot.request is not None for slot in now.slots):
-            raise NoSlotError(f"none of the {len(now.slots)} slots is free; try again later")
+            raise NoSlotError("no slot is free; try again later")
         shared = {"engine": _activity(now.activity)}
         return json_response(
             [
