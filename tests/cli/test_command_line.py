@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from heddle.cli import INTERRUPTED, run
+from heddle.cli import BROKEN_PIPE, INTERRUPTED, run
 from heddle.config import (
     DEFAULT_MODEL,
     GROUPS,
@@ -25,6 +25,7 @@ from heddle.config import (
     settings,
 )
 from heddle.engine import Engine
+from models.tiny.llama import PLAIN
 from patience import PATIENCE
 
 if TYPE_CHECKING:
@@ -241,17 +242,28 @@ def test_closed_standard_output_is_no_bug(
     assert capsys.readouterr().err == ""
 
 
-def test_a_reader_that_leaves_is_no_traceback() -> None:
-    command = [sys.executable, "-m", "heddle", "--help"]
+@pytest.mark.parametrize("arguments", [["--help"], ["inspect", "FILE"], ["list", "--json"]])
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_that_leaves_ends_the_command_quietly(
+    arguments: list[str], unbuffered: str, tmp_path: Path
+) -> None:
+    file = str(PLAIN.write(tmp_path / "plain.gguf"))
+    arguments = [file if one == "FILE" else one for one in arguments]
+    command = [sys.executable, "-m", "heddle", *arguments]
     read, write = os.pipe()
     os.close(read)
     try:
         done = subprocess.run(
-            command, stdout=write, stderr=subprocess.PIPE, timeout=PATIENCE, check=False
+            command,
+            stdout=write,
+            stderr=subprocess.PIPE,
+            timeout=PATIENCE,
+            check=False,
+            env=os.environ | {"PYTHONUNBUFFERED": unbuffered},
         )
     finally:
         os.close(write)
-    assert (done.returncode, done.stderr) == (1, b"")
+    assert (done.returncode, done.stderr) == (BROKEN_PIPE, b"")
 
 
 def test_settings_reach_the_engine(

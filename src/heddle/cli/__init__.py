@@ -39,6 +39,8 @@ Without the name of a benchmark, this is `heddle bench speed`: `heddle bench MOD
 """
 INTERRUPTED = 130
 """Exit code after Ctrl-C: 128 plus the number of SIGINT, as in shells."""
+BROKEN_PIPE = 141
+"""Exit code if nobody reads the output: 128 plus the number of SIGPIPE, of which other tools die."""
 
 USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
 """The base class of all errors in arguments. Typer does not export it."""
@@ -126,13 +128,21 @@ def run(arguments: Sequence[str]) -> int:
     except USAGE_ERROR as error:
         return _fail(error.format_message(), 2, debug)  # type: ignore[attr-defined]
     except BrokenPipeError:
-        # The reader closed the pipe, as in `heddle inspect | head`. Without this, Python would
-        # report the error again when it flushes standard output at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        return _left_by_reader()
+    except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):  # Typer turns it into sys.exit(1)
+            return _left_by_reader()
+        raise
     except Exception as error:
         hint = "" if debug else " (set HEDDLE_DEBUG=1 for the traceback)"
         return _fail(f"{type(error).__name__}: {error}{hint}", 1, debug)
+
+
+def _left_by_reader() -> int:
+    """End quietly: the reader closed the pipe, as in `heddle inspect | head`."""
+    # Python would report the error again when it flushes standard output at exit.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return BROKEN_PIPE
 
 
 def _fail(message: str, code: int, debug: bool) -> int:
