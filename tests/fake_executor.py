@@ -166,10 +166,11 @@ class FakeExecutor:
 
     `before_submit` and `before_step` run in `submit` and `collect` with the step's number, from 0;
     a test raises there to inject a fault. Where `before_bind` raises, the sampler fails. No token
-    can be sampled after a history for which `poisonous` is true. `defers` gives the histories after
-    which sampling waits until a future is done. While `gate` is closed, every step waits; `entered`
-    is set when a step has arrived there. `abandon` releases a waiting step without a result. If it
-    `runs_ahead`, it takes a step before the last one is collected, and computes both in `collect`.
+    can be sampled after a history for which `poisonous` is true; the error has `figures`. `defers`
+    gives the histories after which sampling waits until a future is done. While `gate` is closed,
+    every step waits; `entered` is set when a step has arrived there. `abandon` releases a waiting
+    step without a result. If it `runs_ahead`, it takes a step before the last one is collected, and
+    computes both in `collect`.
     """
 
     pages: int = 64
@@ -188,6 +189,7 @@ class FakeExecutor:
     before_bind: Callable[[Binding], None] = lambda binding: None
     summarize: Callable[[], LogitsSummary | None] = lambda: None
     poisonous: Callable[[Sequence[int]], bool] = lambda history: False
+    figures: dict[str, float | None] = field(default_factory=dict)
     defers: Callable[[Sequence[int]], Future[None] | None] = lambda history: None
     gate: threading.Event = field(default_factory=threading.Event)
     entered: threading.Event = field(default_factory=threading.Event)
@@ -419,7 +421,7 @@ class FakeExecutor:
         outcomes: list[Sampled | Failed | Deferred] = []
         for guess in (*chunk.tokens[chunk.known :], None):
             if self.poisonous(occupant.history):
-                return [*outcomes, Failed(chunk.slot, NonFiniteLogitsError("the logits are NaN"))]
+                return [*outcomes, Failed(chunk.slot, self._failure())]
             outcomes.append(self._sample(chunk, occupant))
             if occupant.history[-1] != guess or isinstance(outcomes[-1], Failed):
                 break
@@ -434,6 +436,9 @@ class FakeExecutor:
         if self.snapshots:
             occupant.computed = certain = chunk.start + len(chunk.tokens) - chunk.uncertain
             self.states[chunk.slot] = state_after(occupant.history[:certain])
+
+    def _failure(self) -> NonFiniteLogitsError:
+        return NonFiniteLogitsError("the logits are NaN", logits=self.figures)
 
     def _sample(self, chunk: Chunk, occupant: Occupant) -> Sampled | Failed:
         history = occupant.history
@@ -471,7 +476,7 @@ class FakeExecutor:
             assert chunk.start <= after < chunk.start + len(chunk.tokens), "not of this chunk"
             assert history[after + 1] == target
             if self.poisonous(history[: after + 1]):
-                return Failed(chunk.slot, NonFiniteLogitsError("the logits are NaN"))
+                return Failed(chunk.slot, self._failure())
             scores.append(score(history[: after + 1], target, chunk.score.top))
         return Scored(chunk.slot, tuple(scores))
 

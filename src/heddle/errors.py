@@ -7,7 +7,10 @@ the class attributes. No other part of the program knows HTTP statuses.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _LONGEST_MESSAGE, _LONGEST_PARAM = 4096, 256
 """Most characters of an error. It may name a value of a file, which may have any length."""
@@ -272,9 +275,18 @@ class StepAbandonedError(HeddleError):
 
 
 class NonFiniteLogitsError(EngineFailedError):
-    """The model computed NaN or infinite logits for a sequence. Only that sequence ends."""
+    """The model computed NaN or infinite logits for a sequence. Only that sequence ends.
+
+    Attributes:
+        logits: figures of a row of these logits, or of hidden states, by their names in
+            `heddle.step.LogitsSummary`; empty if the row is not kept.
+    """
 
     code = "non_finite_logits"
+
+    def __init__(self, message: str, *, logits: Mapping[str, float | None] | None = None) -> None:
+        super().__init__(message)
+        self.logits = dict(logits or {})
 
 
 class NothingAllowedError(InvalidRequestError):

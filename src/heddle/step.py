@@ -469,20 +469,33 @@ class StepResult:
 
 @dataclass(frozen=True, slots=True)
 class LogitsSummary:
-    """Figures of a buffer of logits, for the log after a failed step.
+    """Figures of logits, or of hidden states, after a failure.
 
     Attributes:
         length: number of values.
-        nan, inf: how many of them are NaN, and positive or negative infinity.
-        minimum, maximum, mean: of the finite values; NaN if there are none.
+        nan, inf, negative_inf: how many of them are NaN, positive infinity, negative infinity.
+        negative_rows: number of rows that have only values below zero.
+        minimum, maximum, mean: of the finite values; None if there are none.
     """
 
     length: int
     nan: int
     inf: int
-    minimum: float
-    maximum: float
-    mean: float
+    negative_inf: int
+    negative_rows: int
+    minimum: float | None
+    maximum: float | None
+    mean: float | None
+
+    def __str__(self) -> str:
+        """The figures in words."""
+        finite = "none is finite"
+        if self.minimum is not None:
+            finite = f"the finite ones are {self.minimum:.6g} to {self.maximum:.6g}"
+        return (
+            f"{self.length} values: {self.nan} NaN, {self.inf} inf, {self.negative_inf} -inf;"
+            f" {finite}; rows with only negative values: {self.negative_rows}"
+        )
 
 
 class PageMemory(Protocol):

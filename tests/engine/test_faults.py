@@ -76,7 +76,7 @@ def test_a_forked_process_is_told_that_it_has_no_engine(engine: Engine, monkeypa
 
 def test_a_failed_step_poisons_the_engine(start, executor: FakeExecutor, caplog) -> None:
     engine = start(slots=1)
-    figures = LogitsSummary(length=64, nan=3, inf=2, minimum=-1.5, maximum=4.0, mean=0.5)
+    figures = LogitsSummary(64, 3, 2, 1, 0, minimum=-1.5, maximum=4.0, mean=0.5)
     executor.summarize = lambda: figures
     executor.before_step = failing_on(1)
     executor.gate.clear()
@@ -100,7 +100,7 @@ def test_a_failed_step_poisons_the_engine(start, executor: FakeExecutor, caplog)
     assert (health.poison.step, health.poison.logits) == (1, figures)
     assert health.poison.chunks == (ChunkSummary(0, 5, 1),)
     assert "request 0: 1 tokens from position 5" in caplog.text
-    assert "nan=3, inf=2" in caplog.text
+    assert "logits: 64 values: 3 NaN, 2 inf, 1 -inf;" in caplog.text
     engine.close()
     assert executor.closed
     snapshot = engine.snapshot()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from tiny_files import GREEDY, SMALL, one_token_plan, tiny_file
+from tiny_files import GREEDY, SMALL, one_token_plan, poisoned_file, tiny_file
 
 from gguf_writer import write_gguf
 from heddle.errors import (
@@ -171,13 +171,7 @@ def test_what_an_earlier_sequence_left_in_a_page_changes_nothing(tmp_path):
 
 
 def test_a_poisoned_token_fails_its_own_sequence_only(tmp_path):
-    table = next(one for one in PLAIN.tensors() if one.name == "token_embd.weight")
-    rows = np.frombuffer(table.data, np.float32).reshape(PLAIN.vocabulary, PLAIN.width).copy()
-    rows[5] = np.nan
-    tensors = [one for one in PLAIN.tensors() if one.name != table.name]
-    tensors += [replace(table, data=rows.tobytes()), replace(table, name="output.weight")]
-    path = write_gguf(tmp_path / "a.gguf", PLAIN.metadata(), tensors)
-    executor = load(GGUFCheckpoint.open(path), replace(CONFIG, allow_nonfinite=True))
+    executor = load(poisoned_file(tmp_path, 5), replace(CONFIG, allow_nonfinite=True))
     bindings = tuple(Binding(slot, GREEDY, [3], []) for slot in range(2))
     fine, bad = Chunk(0, 0, [3, 1, 4], [0], True), Chunk(1, 0, [3, 5, 4], [1], True)
     (alone,) = execute(executor, StepPlan(bindings, (fine,))).sampled

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from gguf_writer import write_gguf
 from heddle.config import EngineConfig
@@ -23,6 +26,16 @@ def tiny_file(path: Path, metadata=None, tensors=None) -> GGUFCheckpoint:
     changed = PLAIN.metadata() | (metadata or {})
     kept = [tensors.get(t.name, t) if tensors else t for t in PLAIN.tensors()]
     return GGUFCheckpoint.open(write_gguf(path / "tiny.gguf", changed, [t for t in kept if t]))
+
+
+def poisoned_file(path: Path, token: int) -> GGUFCheckpoint:
+    """The model with NaN in the embedding of a token. Only sequences with this token see it."""
+    table = next(one for one in PLAIN.tensors() if one.name == "token_embd.weight")
+    rows = np.frombuffer(table.data, np.float32).reshape(PLAIN.vocabulary, PLAIN.width).copy()
+    rows[token] = np.nan
+    tensors = [one for one in PLAIN.tensors() if one.name != table.name]
+    tensors += [replace(table, data=rows.tobytes()), replace(table, name="output.weight")]
+    return GGUFCheckpoint.open(write_gguf(path / "poisoned.gguf", PLAIN.metadata(), tensors))
 
 
 def one_token_plan(token: int = 1, page: int = 0) -> StepPlan:

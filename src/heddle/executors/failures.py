@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from typing import TYPE_CHECKING
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,13 +17,18 @@ if TYPE_CHECKING:
     from heddle.step import Chunk
 
 
-def non_finite(chunk: Chunk, right: int = 0) -> NonFiniteLogitsError:
+def non_finite(
+    chunk: Chunk, right: int = 0, row: npt.NDArray[Any] | None = None
+) -> NonFiniteLogitsError:
     """The error of a sequence whose logits or states are NaN or infinite after `right` guesses
-    that are right."""
+    that are right. `row` has these logits or states; None: they are not kept."""
     tokens = chunk.start + chunk.known + right
+    figures = None if row is None else summarize(row)
     return NonFiniteLogitsError(
-        f"the model's numbers are NaN or infinite after {counted(tokens, 'token')}. The model file"
-        " may be damaged in weights that these tokens use: fetch it again, or send another prompt"
+        f"the model's numbers are NaN or infinite after {counted(tokens, 'token')}"
+        f"{'' if figures is None else f' ({figures})'}. The model file may be damaged in weights"
+        " that these tokens use: fetch it again, or send another prompt",
+        logits=None if figures is None else asdict(figures),
     )
 
 
@@ -44,15 +49,16 @@ def sampler_failed(cause: Exception) -> EngineFailedError:
     return EngineFailedError(f"the request's sampler failed: {cause}")
 
 
-def summarize(logits: npt.NDArray[np.float32]) -> LogitsSummary:
-    """Count and average logits of any shape."""
-    finite = logits[np.isfinite(logits)]
-    nan, empty = int(np.isnan(logits).sum()), not finite.size
+def summarize(rows: npt.NDArray[Any]) -> LogitsSummary:
+    """Count and average a row of values, or rows of them."""
+    finite = rows[np.isfinite(rows)]
     return LogitsSummary(
-        length=logits.size,
-        nan=nan,
-        inf=logits.size - finite.size - nan,
-        minimum=math.nan if empty else float(finite.min()),
-        maximum=math.nan if empty else float(finite.max()),
-        mean=math.nan if empty else float(finite.mean(dtype=np.float64)),
+        length=rows.size,
+        nan=int(np.isnan(rows).sum()),
+        inf=int(np.isposinf(rows).sum()),
+        negative_inf=int(np.isneginf(rows).sum()),
+        negative_rows=int((rows < 0).all(-1).sum()),
+        minimum=float(finite.min()) if finite.size else None,
+        maximum=float(finite.max()) if finite.size else None,
+        mean=float(finite.mean(dtype=np.float64)) if finite.size else None,
     )

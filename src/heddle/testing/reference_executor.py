@@ -287,7 +287,7 @@ class ReferenceExecutor:
             failure = EngineFailedError(f"the request's grammar failed: {cause}")
             return Failed(chunk.slot, failure)
         if not np.isfinite(logits).all():
-            return Failed(chunk.slot, non_finite(chunk, right))
+            return Failed(chunk.slot, non_finite(chunk, right, logits))
         past = Past(
             binding.prompt, tuple(sequence.output), binding.rules, sequence.mu, mask or None
         )
@@ -339,7 +339,7 @@ def _scored(chunk: Chunk, rows: Sequence[Float32]) -> Scored | Failed:
     for index, target in enumerate(chunk.score.targets, chunk.score.first):
         (logits,) = rows[index]
         if not np.isfinite(logits).all():
-            return Failed(chunk.slot, non_finite(chunk))
+            return Failed(chunk.slot, non_finite(chunk, row=logits))
         logprobs, order = log_softmax(logits), np.argsort(-logits, kind="stable")
         rank = int(np.flatnonzero(order == target)[0]) + 1
         top = tuple((int(id), float(logprobs[id])) for id in order[: chunk.score.top])
@@ -356,7 +356,7 @@ def _pooled(
         total += state
     mean = total / len(states)
     if not np.isfinite(mean).all():
-        return Failed(chunk.slot, non_finite(chunk))
+        return Failed(chunk.slot, non_finite(chunk, row=mean))
     length = math.sqrt(math.fsum((mean * mean).tolist())) if unit_length else 1.0
     return Pooled(chunk.slot, array("f", (mean / (length or 1.0)).astype(np.float32).tobytes()))
 

@@ -18,6 +18,16 @@ if TYPE_CHECKING:
 BODY = {"prompt": "hello", "n": 3, "seed": 1, "max_tokens": 400, "ignore_eos": True}
 
 
+def test_an_error_has_figures_of_logits(serve: Callable[..., Running]) -> None:
+    server = serve()
+    server.executor.poisonous = lambda history: True
+    server.executor.figures = figures = {"length": 3, "nan": 2, "minimum": None}
+    for path in ("/v1/completions", "/completion"):
+        response = server.post(path, {"prompt": "hello"})
+        assert response.status_code == 500
+        assert response.json()["error"]["logits"] == figures
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_one_that_fails_ends_the_answer_at_once(
     serve: Callable[..., Running], *, stream: bool

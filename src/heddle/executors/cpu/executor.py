@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
-from itertools import chain
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -154,7 +154,7 @@ class CpuExecutor:
         self._program.sample(self._logits)
         self._samplers: dict[int, _native.Sampler] = {}
         self._sampler_failures: dict[int, HeddleError] = {}  # by slot
-        self._logit_rows = 0  # of the last step
+        self._sampled_rows = self._scored_rows = 0  # of the last step, in this order
         self._masks: MaskSource = GrammarMasks()
         self._sums: dict[int, StateSum] = {}  # by slot, for sequences with an embedding
         self._submitted: _Submitted | None = None
@@ -244,7 +244,7 @@ class CpuExecutor:
             raise EngineFailedError(f"the step was refused: {error}") from error
         except MemoryError as error:
             raise _out_of_memory() from error
-        self._logit_rows = len(layout.rows)  # scored rows come after them, and rarely alone
+        self._sampled_rows, self._scored_rows = len(layout.rows), len(layout.scored)
         self._submitted = step, plan, sampling, samplers, fill, layout.kept
 
     def _layout(self, plan: StepPlan) -> Layout:
@@ -273,9 +273,12 @@ class CpuExecutor:
                 stands = len(picked) > chunk.guesses and self._masks.late(chunk.slot) is None
                 if chunk.uncertain and stands:
                     self._fixed.advance(chunk.slot)
-        sampled = tuple(chain.from_iterable(map(self._sampled, sampling, samplers, picks)))
+        firsts = accumulate((1 + chunk.guesses for chunk in sampling), initial=0)
+        outcomes = map(self._sampled, sampling, samplers, picks, firsts)
+        sampled = tuple(chain.from_iterable(outcomes))
         states = tuple(of_chunk.astype(np.float32) for of_chunk in kept)
-        return StepResult(sampled, scored(plan, scores), pooled(plan, self._sums), states)
+        scores_of = scored(plan, scores, lambda number: self._row(self._sampled_rows + number))
+        return StepResult(sampled, scores_of, pooled(plan, self._sums), states)
 
     def _bind(self, binding: Binding) -> None:
         if isinstance(binding.params, EmbeddingParams):
@@ -295,10 +298,21 @@ class CpuExecutor:
             self._sampler_failures[binding.slot] = sampler_failed(cause)
             return make_sampler(SamplingParams(temperature=0, seed=0))
 
+    def _row(self, number: int) -> npt.NDArray[np.float32] | None:
+        """A row of the last step's logits. None: the program has put a later row in its place."""
+        if number + self._max_rows < self._sampled_rows + self._scored_rows:
+            return None
+        place = number % self._max_rows
+        row: npt.NDArray[np.float32] = self._program.copy(self._logits, place + 1)[place]
+        return row
+
     def _sampled(
-        self, chunk: Chunk, sampler: _native.Sampler, picks: list[_native.Pick]
+        self, chunk: Chunk, sampler: _native.Sampler, picks: list[_native.Pick], first: int
     ) -> list[Sampled | Failed | Deferred]:
-        """The outcomes of a chunk: one, and one more for each guess that was confirmed."""
+        """The outcomes of a chunk: one, and one more for each guess that was confirmed.
+
+        `first` is the number of its first row of logits.
+        """
         slot = chunk.slot
         late = self._masks.late(slot)
         if late is not None:
@@ -313,7 +327,8 @@ class CpuExecutor:
             for token, logprob, top in picks
         ]
         tokens = [token for token, _, _ in picks]
-        failure = pick_failure(tokens[-1], chunk, len(tokens) - 1)
+        right = len(tokens) - 1
+        failure = pick_failure(tokens[-1], chunk, right, lambda: self._row(first + right))
         if failure is not None:
             outcomes[-1] = Failed(slot, failure)
         else:
@@ -330,7 +345,7 @@ class CpuExecutor:
         """Nothing: it fails in steps only."""
 
     def logits_summary(self) -> LogitsSummary | None:
-        rows = min(self._logit_rows, self._max_rows)
+        rows = min(self._sampled_rows, self._max_rows)
         return summarize(self._program.copy(self._logits, rows)) if rows else None
 
     def abandon(self) -> None:

@@ -9,23 +9,31 @@ from heddle.outputs import PromptLogprob
 from heddle.step import Failed, Pooled, Scored
 
 if TYPE_CHECKING:
-    from collections.abc import MutableMapping, Sequence
+    from collections.abc import Callable, MutableMapping, Sequence
 
     from heddle import _native
     from heddle.executors.cpu.batch import StateSum
+    from heddle.executors.cpu.samplers import Row
     from heddle.step import StepPlan
 
 
-def scored(plan: StepPlan, scores: Sequence[_native.Score]) -> tuple[Scored | Failed, ...]:
-    """Logprobs of each chunk that scores. `scores` has the scores of all chunks, in order."""
+def scored(
+    plan: StepPlan, scores: Sequence[_native.Score], row: Callable[[int], Row | None]
+) -> tuple[Scored | Failed, ...]:
+    """Logprobs of each chunk that scores. `scores` has the scores of all chunks, in order.
+
+    `row` gets the logits of a score by its number; None: they are not kept.
+    """
     results: list[Scored | Failed] = []
-    rest = iter(scores)
+    end = 0
     for chunk in plan.chunks:
         if chunk.score is None:
             continue
-        own = list(zip(chunk.score.targets, rest, strict=False))
-        if any(rank == 0 for _, (_, rank, _) in own):
-            results.append(Failed(chunk.slot, non_finite(chunk)))
+        begin, end = end, end + len(chunk.score.targets)
+        own = list(zip(chunk.score.targets, scores[begin:end], strict=True))
+        bad = [number for number, (_, (_, rank, _)) in enumerate(own, begin) if rank == 0]
+        if bad:  # the last row is kept the longest
+            results.append(Failed(chunk.slot, non_finite(chunk, row=row(bad[-1]))))
             continue
         logprobs = (PromptLogprob(token, *score[:2], tuple(score[2])) for token, score in own)
         results.append(Scored(chunk.slot, tuple(logprobs)))
@@ -38,9 +46,11 @@ def pooled(plan: StepPlan, sums: MutableMapping[int, StateSum]) -> tuple[Pooled 
     for chunk in plan.chunks:
         if chunk.pool is None or not chunk.pool.complete:
             continue
-        vector = sums.pop(chunk.slot).mean()
+        state_sum = sums.pop(chunk.slot)
+        vector = state_sum.mean()
         if vector is None:
-            results.append(Failed(chunk.slot, non_finite(chunk)))
+            mean = state_sum.values / state_sum.count
+            results.append(Failed(chunk.slot, non_finite(chunk, row=mean)))
         else:
             results.append(Pooled(chunk.slot, vector))
     return tuple(results)

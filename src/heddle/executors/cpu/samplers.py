@@ -13,9 +13,16 @@ from heddle.sampling_params import PARAMETERS
 from heddle.step import NO_RULES
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy as np
+    import numpy.typing as npt
+
     from heddle.errors import HeddleError
     from heddle.sampling_params import SamplingParams
     from heddle.step import Binding, Chunk, EngramBias, TokenPieces, TokenRules, TokenSequences
+
+    Row = npt.NDArray[np.float32]
 
 _NUMBERS = tuple(row.name for row in PARAMETERS if row.native)
 
@@ -64,11 +71,18 @@ def make_sampler(params: SamplingParams, rules: TokenRules = NO_RULES) -> _nativ
     return _native.Sampler(native)
 
 
-def pick_failure(token: int, chunk: Chunk, right: int) -> HeddleError | None:
-    """The error for a sampler's negative result after right guesses; None if it is a token."""
+def pick_failure(
+    token: int, chunk: Chunk, right: int, row: Callable[[], Row | None]
+) -> HeddleError | None:
+    """The error for a sampler's negative result after right guesses; None if it is a token.
+
+    `row` gets the logits of the pick; None: they are not kept.
+    """
     if token >= 0:
         return None
-    return nothing_allowed(chunk, right) if token == _NOTHING_LEFT else non_finite(chunk, right)
+    if token == _NOTHING_LEFT:
+        return nothing_allowed(chunk, right)
+    return non_finite(chunk, right, row())
 
 
 def native_tables(bias: EngramBias) -> list[tuple[_native.Engram, float]]:

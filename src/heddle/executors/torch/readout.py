@@ -51,6 +51,11 @@ class SampledLogits:
             return self.values
         return self.values[sent(np.array(places, np.int64), self.values.device)]
 
+    def on_host(self, row: int) -> Float32:
+        """The logits (vocabulary,) of a row, on the host."""
+        values: Float32 = self.of([row])[0].cpu().numpy()
+        return values
+
 
 @dataclass(frozen=True, slots=True)
 class Read:
@@ -107,8 +112,8 @@ def _sampled(
         if scored:
             scorers = [scorer_of[rows[place]] for place in scored]
             scores = score(values[scored], [scorer.next() for scorer in scorers])
-            for scorer, one in zip(scorers, scores, strict=True):
-                scorer.add(one)
+            for scorer, one, place in zip(scorers, scores, scored, strict=True):
+                scorer.add(one, values[place])
         kept = [place for place, row in enumerate(rows) if row in sampled]
         if len(kept) == len(rows):
             yield rows, values

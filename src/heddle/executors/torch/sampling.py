@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -191,7 +192,7 @@ class Samplers:
             if slot in started.problems:
                 results.append([started.problems[slot]])
                 continue
-            outcomes = list(_outcomes(one.chunk, sampler, picks[slot]))
+            outcomes = list(_outcomes(one, sampler, picks[slot], started.logits))
             tokens = [one.token for one in outcomes if isinstance(one, Sampled)]
             sampler.observe(tokens)
             if len(tokens) == len(outcomes):
@@ -231,11 +232,16 @@ class Samplers:
 
 
 def _outcomes(
-    chunk: Chunk, sampler: _HostSampler | _DeviceSampler, picks: Iterator[_native.Pick]
+    rows: ChunkRows,
+    sampler: _HostSampler | _DeviceSampler,
+    picks: Iterator[_native.Pick],
+    logits: SampledLogits,
 ) -> Iterator[Outcome]:
     """The outcomes of the picks up to the first that is not the guess at its place."""
+    chunk = rows.chunk
     for right, (token, logprob, top) in enumerate(picks):
-        failure = pick_failure(token, chunk, right)
+        row = partial(logits.on_host, rows.sampled[right])
+        failure = pick_failure(token, chunk, right, row)
         if failure is not None:
             yield Failed(chunk.slot, failure)
             return

@@ -82,19 +82,22 @@ class Scorer:
         assert chunk.score is not None, "the chunk is to be scored"
         self._chunk = chunk
         self._wanted = iter([Wanted(target, chunk.score.top) for target in chunk.score.targets])
-        self._scores: list[PromptLogprob | None] = []
+        self._scores: list[PromptLogprob] = []
+        self._bad_row: NDArray[np.float32] | None = None  # the last
 
     def next(self) -> Wanted:
         """What to score with the next row of logits."""
         return next(self._wanted)
 
-    def add(self, score: PromptLogprob | None) -> None:
-        """Add the score of that row; None: its logits were not finite."""
-        self._scores.append(score)
+    def add(self, score: PromptLogprob | None, logits: torch.Tensor) -> None:
+        """Add the score of a row of logits (vocabulary,); None: they are not finite."""
+        if score is None:
+            self._bad_row = logits.cpu().numpy()
+        else:
+            self._scores.append(score)
 
     def result(self) -> Scored | Failed:
         """The scores, once all rows were added."""
-        scores = [score for score in self._scores if score is not None]
-        if len(scores) < len(self._scores):
-            return Failed(self._chunk.slot, non_finite(self._chunk))
-        return Scored(self._chunk.slot, tuple(scores))
+        if self._bad_row is not None:
+            return Failed(self._chunk.slot, non_finite(self._chunk, row=self._bad_row))
+        return Scored(self._chunk.slot, tuple(self._scores))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, Field
 
-from heddle.errors import ContextLengthError
+from heddle.errors import ContextLengthError, NonFiniteLogitsError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,13 +28,21 @@ class ErrorShape:
     schema: type[BaseModel]
 
 
-class ErrorFields(BaseModel):
+class ErrorDetails(BaseModel):
+    """What only some errors have."""
+
+    n_prompt_tokens: int | None = Field(None, description="Tokens of a prompt that is too long.")
+    n_ctx: int | None = Field(None, description="Most tokens of a request.")
+    logits: dict[str, float | None] | None = Field(
+        None, description="Figures of logits, or of hidden states, that are NaN or infinite."
+    )
+
+
+class ErrorFields(ErrorDetails):
     message: str
     type: str
     param: str | None = Field(description="The field at fault; null if no field is at fault.")
     code: str
-    n_prompt_tokens: int | None = Field(None, description="Tokens of a prompt that is too long.")
-    n_ctx: int | None = Field(None, description="Most tokens of a request.")
 
 
 class ErrorBody(BaseModel):
@@ -51,15 +59,21 @@ def error_body(error: HeddleError) -> dict[str, Any]:
             "type": error.kind,
             "param": error.param,
             "code": error.code,
-            **overflow(error),
+            **details(error),
         }
     }
 
 
-def overflow(error: HeddleError) -> dict[str, int]:
-    """Sizes of a prompt and of the context, if the prompt is too long; under llama.cpp's names."""
+def details(error: HeddleError) -> dict[str, Any]:
+    """Further fields of an error.
+
+    If the prompt is too long: its size and that of the context, under llama.cpp's names. If logits
+    are not finite: their figures.
+    """
     if isinstance(error, ContextLengthError) and error.context:
         return {"n_prompt_tokens": error.tokens, "n_ctx": error.context}
+    if isinstance(error, NonFiniteLogitsError) and error.logits:
+        return {"logits": error.logits}
     return {}
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, Field
 
-from heddle.server.http.error_shape import ErrorShape, overflow
+from heddle.server.http.error_shape import ErrorDetails, ErrorShape, details
 
 if TYPE_CHECKING:
     from heddle.errors import HeddleError
@@ -19,13 +19,11 @@ _TYPES = {
 }
 
 
-class NativeFault(BaseModel):
+class NativeFault(ErrorDetails):
     code: int = Field(description="The HTTP status.")
     message: str
     type: str
     param: str | None = Field(description="The field at fault; null if no field is at fault.")
-    n_prompt_tokens: int | None = Field(None, description="Tokens of a prompt that is too long.")
-    n_ctx: int | None = Field(None, description="Most tokens of a request.")
 
 
 class NativeError(BaseModel):
@@ -38,7 +36,7 @@ def native_error_body(error: HeddleError) -> dict[str, Any]:
     """The error in llama.cpp's shape."""
     kind = _TYPES.get(error.status, error.kind)
     fields = {"code": error.status, "message": error.message, "type": kind, "param": error.param}
-    return {"error": fields | overflow(error)}
+    return {"error": fields | details(error)}
 
 
 SHAPE = ErrorShape(native_error_body, NativeError)
