@@ -40,7 +40,8 @@ class HeddleError(Exception):
 
 
 def _shortened(text: str, most: int) -> str:
-    """`text` without its middle if it is longer than `most` characters."""
+    """`text` without its middle if it is longer than `most` characters. Always well-formed."""
+    text = text.encode(errors="replace").decode()
     return text if len(text) <= most else f"{text[: most // 2]} ... {text[-most // 2 :]}"
 
 

@@ -119,6 +119,13 @@ def test_an_error_shows_the_ends_of_a_long_value(tmp_path: Path) -> None:
     assert len(error.value.field) < 300
 
 
+def test_an_error_is_well_formed(tmp_path: Path) -> None:
+    path = write_raw_safetensors(tmp_path / "x", {"\ud800": entry("F33", [7], 0, 28)}, bytes(28))
+    with pytest.raises(ModelFileError, match=r": \? has the unknown dtype") as error:
+        SafetensorsFile.open(path)
+    assert error.value.field == "?"
+
+
 @given(st.data())
 @settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_damaged_file_gives_a_typed_error_or_readable_tensors(

@@ -90,7 +90,7 @@ def test_memory_is_linear_in_the_characters_of_the_tokens() -> None:
     """
     overlapping = [f"a{chr(0x4E00 + i)}x" for i in range(2_000)]
     overlapping += [f"{chr(0x4E00 + i)}a" for i in range(2_000)]
-    tokens = [*overlapping, "b" * 20_000]
+    tokens = [*overlapping, "b" * 1_000]
     tracemalloc.start()
     special = SpecialTokens({token: id for id, token in enumerate(tokens)})
     _, peak = tracemalloc.get_traced_memory()
@@ -106,3 +106,17 @@ def test_special_tokens_with_too_many_characters_are_refused(
     SpecialTokens({"12345": 0, "67890": 1})
     with pytest.raises(ModelFileError, match="11 characters together"):
         SpecialTokens({"12345": 0, "678901": 1})
+
+
+def test_many_first_characters_are_sought_at_once() -> None:
+    ids = {chr(0x4E00 + i) + "x": i for i in range(1000)} | {"<a>": 1000, "]-": 1001}
+    tokens = SpecialTokens(ids)
+    assert tokens._start is not None
+    assert "|" not in tokens._start.pattern
+    assert tokens.split("<\u4e00x<a>\u4e01]-]") == ["<", 0, 1000, "\u4e01", 1001, "]"]
+
+
+def test_a_very_long_token_is_refused() -> None:
+    SpecialTokens({"a" * 1024: 0})
+    with pytest.raises(ModelFileError, match="token has 1,025 characters; at most 1,024"):
+        SpecialTokens({"a" * 1025: 0})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -278,10 +279,40 @@ def test_a_panic_while_the_tokenizer_is_made_is_an_error(tmp_path: Path, monkeyp
     class PanicException(BaseException):
         pass
 
-    def panic(*_: object) -> None:
+    def panic(**_: object) -> None:
         raise PanicException("out of bounds")
 
     spec = read_tokenizer(folder_with(tmp_path, {}, {}), {})
-    monkeypatch.setattr(bpe, "ByteLevelEncoder", panic)
+    monkeypatch.setattr(bpe.models, "BPE", panic)
     with pytest.raises(ModelFileError, match="do not fit the vocabulary: out of bounds"):
         OurTokenizer.of(spec)
+
+
+def test_merges_of_unknown_pieces_are_refused(tmp_path: Path) -> None:
+    model = json.loads(llama2().to_str())["model"] | {"merges": [["no", "such"]]}
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"model": model}))
+    with pytest.raises(ModelFileError, match="merges do not fit the vocabulary"):
+        OurTokenizer.of(read_tokenizer(tmp_path, {}))
+
+
+def test_half_a_surrogate_pair_is_no_piece(tmp_path: Path) -> None:
+    token = {"id": 9, "content": "\ud800", "special": False}
+    spec = read_tokenizer(folder_with(tmp_path, {"added_tokens": [token]}, {}), {})
+    with pytest.raises(ModelFileError, match="pieces has half a surrogate pair"):
+        OurTokenizer.of(spec)
+
+
+def test_pre_tokenizers_that_are_nested_too_deeply_are_refused(tmp_path: Path) -> None:
+    step: dict[str, Any] = {"type": "ByteLevel"}
+    for _ in range(600):
+        step = {"type": "Sequence", "pretokenizers": [step]}
+    folder = folder_with(tmp_path, {}, {})
+    pipeline = json.loads((folder / "tokenizer.json").read_text()) | {"pre_tokenizer": step}
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(10_000)
+    try:
+        (folder / "tokenizer.json").write_text(json.dumps(pipeline))
+    finally:
+        sys.setrecursionlimit(limit)
+    with pytest.raises(ModelFileError, match=r"nested too deeply|is not JSON"):
+        read_tokenizer(folder, {})

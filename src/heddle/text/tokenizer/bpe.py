@@ -13,9 +13,12 @@ import tokenizers
 from tokenizers import models
 
 from heddle.errors import ModelFileError
+from heddle.text.panics import panics_as
 from heddle.text.tokenizer.vocabulary import TokenType
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from heddle.text.tokenizer.pretokenizers import PreTokenizer
     from heddle.text.tokenizer.vocabulary import Vocabulary
     from heddle.weights.checkpoint import TokenizerSpec
@@ -61,18 +64,9 @@ class ByteLevelEncoder:
         # merging a symbol stands for them, because otherwise their neighbours would merge.
         lacking = [char for char in _BYTE_OF if char not in vocabulary.ids]
         symbols = {char: self._size + i for i, char in enumerate(lacking)}
-        try:
-            model = models.BPE(
-                vocab=vocabulary.ids | symbols,
-                merges=pairs(spec),
-                ignore_merges=pre_tokenizer.whole_words,
-            )
-        except Exception as error:  # the library raises no narrower class
-            label = spec.label("merges")
-            raise ModelFileError(
-                f"{label} do not fit the vocabulary: {error}", field=label
-            ) from error
-        self._tokenizer = tokenizers.Tokenizer(model)
+        self._tokenizer = merging_tokenizer(
+            spec, vocabulary.ids | symbols, pairs(spec), ignore_merges=pre_tokenizer.whole_words
+        )
         self._tokenizer.pre_tokenizer = pre_tokenizer.build()
 
     def encode(self, text: str) -> list[int]:
@@ -109,6 +103,30 @@ class ByteLevelEncoder:
     def _shared_numbers(self, ids: list[int]) -> list[int]:
         """`_in_vocabulary` with one shared object per number: 8 bytes per id instead of 36."""
         return [self._numbers[id] for id in ids if id < self._size]
+
+
+def merging_tokenizer(
+    spec: TokenizerSpec, ids: Mapping[str, int], merges: list[tuple[str, str]], **options: bool
+) -> tokenizers.Tokenizer:
+    """The library's tokenizer that joins pairs of pieces, the first merges first.
+
+    Raises:
+        ModelFileError: a merge needs a piece that is not in the vocabulary.
+    """
+
+    def wrong(problem: object) -> ModelFileError:
+        label = spec.label("merges")
+        return ModelFileError(
+            f"{label} do not fit the vocabulary: {problem}; fetch another file", field=label
+        )
+
+    try:
+        with panics_as(wrong):
+            return tokenizers.Tokenizer(models.BPE(vocab=dict(ids), merges=merges, **options))
+    except ModelFileError:
+        raise
+    except Exception as error:  # the library raises no narrower class
+        raise wrong(error) from error
 
 
 def _last_settled_word(encoding: tokenizers.Encoding, piece: str) -> int | None:

@@ -14,10 +14,7 @@ from functools import cached_property
 from operator import neg
 from typing import TYPE_CHECKING
 
-import tokenizers
-from tokenizers import models
-
-from heddle.text.tokenizer.bpe import PIECE, pairs
+from heddle.text.tokenizer.bpe import PIECE, merging_tokenizer, pairs
 from heddle.text.tokenizer.vocabulary import TokenType
 
 if TYPE_CHECKING:
@@ -60,8 +57,7 @@ class SentencePieceEncoder:
         self._numbers = list(range(size))
         known = vocabulary.ids | symbols
         merges = pairs(spec) if spec.merges else _merges(vocabulary, scores, known)
-        model = models.BPE(vocab=known, merges=merges, byte_fallback=True)
-        self._tokenizer = tokenizers.Tokenizer(model)
+        self._tokenizer = merging_tokenizer(spec, known, merges, byte_fallback=True)
 
     def encode(self, text: str) -> list[int]:
         """Ids of `text`. Special tokens in the text are encoded as plain text."""

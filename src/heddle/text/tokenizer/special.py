@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 _MOST_CHARACTERS = 4 << 20
 """Limit on the characters of all tokens together. A node of the trie takes 300 bytes, and each
 character may need a node. Known vocabularies have at most 100,000 characters."""
+_LONGEST = 1024
+"""Limit on the characters of a token. Text like a long token takes time in proportion to both."""
+_MOST_BEGINNINGS = 64
+"""Most first characters that are sought together with the second. `re` tries one after the other at
+each place, and holds the GIL."""
 
 
 class _Node:
@@ -56,6 +61,13 @@ class SpecialTokens:
         Raises:
             ModelFileError: the tokens have too many characters.
         """
+        longest = max(map(len, ids), default=0)
+        if longest > _LONGEST:
+            raise ModelFileError(
+                f"a control or user-defined token has {longest:,} characters; at most {_LONGEST:,}"
+                " are supported. Fetch another file of this model",
+                field="pieces",
+            )
         characters = sum(map(len, ids))
         if characters > _MOST_CHARACTERS:
             raise ModelFileError(
@@ -66,8 +78,7 @@ class SpecialTokens:
         self._longest_first = sorted(ids, key=lambda token: -len(token.encode()))
         self._ids = ids
         self._trie = _trie(ids)
-        first = self._trie.next.items()
-        self._start = re.compile("|".join(map(_first_two, first))) if ids else None
+        self._start = re.compile(_beginnings(self._trie)) if ids else None
 
     def split(self, text: str) -> list[str | int]:
         """Cut `text` into plain parts, never empty, and the ids of the special tokens between."""
@@ -155,6 +166,13 @@ def _may_be_overlapped(token: _Node, char: str) -> bool:
             return True
         node = node.suffix
     return False
+
+
+def _beginnings(trie: _Node) -> str:
+    """A pattern for the places where a token may begin."""
+    if len(trie.next) > _MOST_BEGINNINGS:
+        return f"[{''.join(map(re.escape, trie.next))}]"
+    return "|".join(map(_first_two, trie.next.items()))
 
 
 def _first_two(item: tuple[str, _Node]) -> str:

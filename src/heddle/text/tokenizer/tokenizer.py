@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from heddle.errors import (
     InvalidRequestError,
-    ModelFileError,
     TokenizerFailedError,
     UnsupportedParameterError,
 )
@@ -26,7 +25,7 @@ from heddle.text.tokenizer.special import SpecialTokens
 from heddle.text.tokenizer.vocabulary import FillIn, TokenType, Vocabulary
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from heddle.grammars import Grammar
     from heddle.step import TokenGrammar, TokenSequences
@@ -101,13 +100,11 @@ class Tokenizer:
         if spec.algorithm == "bpe":
             words = pre_tokenizer_of(spec)
             add_bos, add_space_prefix = words.add_bos, False
-            with panics_as(_wrong_merges(spec)):
-                encoder = bpe.ByteLevelEncoder(vocabulary, spec, words)
+            encoder = bpe.ByteLevelEncoder(vocabulary, spec, words)
             piece_bytes = bpe.piece_bytes(vocabulary)
         else:
             add_bos, add_space_prefix = True, spec.add_space_prefix is not False
-            with panics_as(_wrong_merges(spec)):
-                encoder = sentencepiece.SentencePieceEncoder(vocabulary, spec)
+            encoder = sentencepiece.SentencePieceEncoder(vocabulary, spec)
             piece_bytes = sentencepiece.piece_bytes(vocabulary, spec)
         if spec.add_bos is not None:
             add_bos = spec.add_bos
@@ -309,13 +306,6 @@ class Tokenizer:
 
     def _visible_bytes(self, id: int) -> bytes:
         return self._pieces[id].encode() if id in self._special else self._bytes[id]
-
-
-def _wrong_merges(spec: TokenizerSpec) -> Callable[[str], ModelFileError]:
-    label = spec.label("merges")
-    return lambda panic: ModelFileError(
-        f"{label} do not fit the vocabulary: {panic}; fetch another file", field=label
-    )
 
 
 def _failed_at_text(panic: str) -> TokenizerFailedError:

@@ -134,6 +134,10 @@ class Vocabulary:
         # An empty piece gets llama.cpp's name for it, so that ids do not change.
         pieces = [piece or f"[EMPTY_{i}]" for i, piece in enumerate(spec.pieces)]
         size = len(pieces)
+        try:
+            "".join(pieces).encode()
+        except UnicodeEncodeError as error:
+            spec.fail("pieces", f"has half a surrogate pair, which is no text: {error.reason}")
         ids = {piece: i for i, piece in enumerate(pieces)}
         if len(ids) != size or not size:
             spec.fail(

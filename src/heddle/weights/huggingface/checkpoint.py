@@ -20,7 +20,7 @@ from heddle.weights.huggingface.config import hyperparameters_of, text_part
 from heddle.weights.huggingface.experts import stacked_label, stacks_of_pairs, stacks_of_singles
 from heddle.weights.huggingface.generation import read_recommended
 from heddle.weights.huggingface.gpt_oss import made_tensors
-from heddle.weights.huggingface.json_files import read_json, read_optional_json
+from heddle.weights.huggingface.json_files import read_json, read_limited, read_optional_json
 from heddle.weights.huggingface.sentence_modules import read_sentence_modules
 from heddle.weights.huggingface.stored import StoredTensors
 from heddle.weights.huggingface.tokenizer import read_tokenizer
@@ -252,13 +252,14 @@ def chat_template_of(folder: Path) -> str | None:
     """The template of chat_template.jinja, else of tokenizer_config.json; None without one.
 
     Raises:
+        ModelSourceError: a file cannot be read.
         ModelFileError: a file is damaged.
     """
     path = folder / "chat_template.jinja"
     try:
         if path.is_file():
-            return path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+            return read_limited(path).decode()
+    except UnicodeDecodeError as error:
         raise ModelFileError(f"cannot read {path}: {error}", field=path.name) from error
     template = read_optional_json(folder / "tokenizer_config.json").get("chat_template")
     if isinstance(template, list):  # several, by name

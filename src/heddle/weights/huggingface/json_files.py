@@ -50,17 +50,29 @@ def read_json(path: Path) -> Config:
         ModelSourceError: there is no such file, or it cannot be read.
         ModelFileError: the file is too large, or does not hold a JSON object.
     """
+    raw = read_limited(path)
     try:
-        if path.stat().st_size > _LARGEST_JSON:
-            raise ModelFileError(f"{path} is larger than {_LARGEST_JSON} bytes", field=path.name)
-        value = parse_json(path.read_bytes())
-    except OSError as error:
-        raise ModelSourceError(f"cannot read {path}: {error.strerror}") from error
+        value = parse_json(raw)
     except (ValueError, RecursionError) as error:
         raise ModelFileError(f"{path} is not JSON: {error}", field=path.name) from error
     if not isinstance(value, dict):
         raise ModelFileError(f"{path} must hold a JSON object", field=path.name)
     return value
+
+
+def read_limited(path: Path) -> bytes:
+    """The bytes of a file.
+
+    Raises:
+        ModelSourceError: there is no such file, or it cannot be read.
+        ModelFileError: the file is too large.
+    """
+    try:
+        if path.stat().st_size > _LARGEST_JSON:
+            raise ModelFileError(f"{path} is larger than {_LARGEST_JSON} bytes", field=path.name)
+        return path.read_bytes()
+    except OSError as error:
+        raise ModelSourceError(f"cannot read {path}: {error.strerror}") from error
 
 
 def read_optional_json(path: Path) -> Config:
