@@ -155,8 +155,9 @@ def test_gate_and_up_may_be_one_tensor_of_a_gguf_file(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found[0], found[1])
     for executor in executors:
         executor.close()
-    odd = Tensor.of("blk.0.ffn_gate_up_exps.weight", np.ones((7, 3, 32), np.float32))
-    path = write_gguf(tmp_path / "odd.gguf", MODEL.metadata(), [odd])
+    name = "blk.0.ffn_gate_up_exps.weight"
+    tensors[name] = Tensor.of(name, np.ones((7, 3, 32), np.float32))
+    path = write_gguf(tmp_path / "odd.gguf", MODEL.metadata(), tensors.values())
     with pytest.raises(ModelFileError, match=r"ffn_gate_up_exps\.weight has shape \(7, 3, 32\)"):
         GGUFCheckpoint.open(path)
 
