@@ -47,8 +47,15 @@ class FakeRequest:
     All but the last byte come at once, as far as the server takes them.
     """
 
-    def __init__(self, body: bytes, *, chunked: bool = False, at_once: int | None = None) -> None:
-        self.scope: dict[str, Any] = {}
+    def __init__(
+        self,
+        body: bytes,
+        *,
+        chunked: bool = False,
+        at_once: int | None = None,
+        client: str = "192.0.2.1",
+    ) -> None:
+        self.scope: dict[str, Any] = {"client": (client, 1)}
         self.headers = {"content-type": "application/json"}
         if not chunked:
             self.headers["content-length"] = str(len(body))
@@ -95,7 +102,8 @@ def test_sixteen_large_bodies_are_taken_at_once_and_small_ones_beside_them(chunk
         def take(request: Any) -> asyncio.Task[int]:
             return asyncio.create_task(bodies.take(request, CompletionRequest, length_of))
 
-        large = [FakeRequest(completion(300_000), chunked=chunked) for _ in range(20)]
+        text = completion(300_000)
+        large = [FakeRequest(text, chunked=chunked, client=f"192.0.2.{i % 7}") for i in range(20)]
         tasks = [take(request) for request in large]
         await settle()
         assert sum(request.taken > 290_000 for request in large) == 16
@@ -107,6 +115,53 @@ def test_sixteen_large_bodies_are_taken_at_once_and_small_ones_beside_them(chunk
         assert await asyncio.gather(*tasks) == [300_000] * 20
 
     run(work)
+
+
+def test_one_client_has_four_of_the_places() -> None:
+    async def work(bodies: Bodies) -> None:
+        def take(request: Any) -> asyncio.Task[int]:
+            return asyncio.create_task(bodies.take(request, CompletionRequest, length_of))
+
+        slow = [FakeRequest(completion(300_000)) for _ in range(20)]
+        tasks = [take(request) for request in slow]
+        await settle()
+        assert sum(request.taken > 290_000 for request in slow) == 4
+        other = FakeRequest(completion(300_000), client="192.0.2.2")
+        other.arrived.set()
+        assert await take(other) == 300_000
+        for request in slow:
+            request.arrived.set()
+        assert await asyncio.gather(*tasks) == [300_000] * 20
+
+    run(work)
+
+
+@pytest.mark.parametrize("size", [20_000, 300_000])
+def test_clients_take_turns_with_bodies_that_take_long(size: int) -> None:
+    worked_on: list[str] = []
+    go_on = threading.Event()
+
+    def digest(body: CompletionRequest) -> None:
+        worked_on.append(body.prompt[0])
+        assert go_on.wait(PATIENCE)
+
+    async def work(bodies: Bodies) -> None:
+        def take(letter: str, client: str) -> asyncio.Task[None]:
+            request: Any = FakeRequest(completion(size, letter), client=client)
+            request.arrived.set()
+            return asyncio.create_task(bodies.take(request, CompletionRequest, digest))
+
+        tasks = [take(letter, "192.0.2.1") for letter in "abc"]
+        while not worked_on:
+            await asyncio.sleep(0)
+        await settle()
+        tasks += [take("d", "192.0.2.2")]
+        await settle()
+        go_on.set()
+        await asyncio.gather(*tasks)
+
+    run(work)
+    assert worked_on == ["a", "d", "b", "c"]
 
 
 def test_large_bodies_that_are_only_announced_take_no_place() -> None:

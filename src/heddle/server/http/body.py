@@ -58,6 +58,8 @@ _LARGE = 256 * 1024
 translated. One large body is translated at a time: tokenising 8 MB of text takes 2 s and 800 MB."""
 _PLACES = 16
 """Large bodies in memory at once."""
+_PLACES_OF_CLIENT = 4
+"""Of these, the bodies of one client. Its bodies may arrive slowly or take seconds to tokenise."""
 
 _MEMORY_A_BYTE = 100
 """Bytes of memory that must be available for each byte of a large body. The check comes before the
@@ -91,6 +93,7 @@ class Bodies:
         self._worker_of_large = ThreadPoolExecutor(1, "heddle-large-body")
         self._workers_of_grammars = ThreadPoolExecutor(_GRAMMARS, "heddle-grammar")
         self._turns: WeakValueDictionary[Hashable, asyncio.Lock] = WeakValueDictionary()
+        self._own_places: WeakValueDictionary[Hashable, asyncio.Semaphore] = WeakValueDictionary()
 
     async def take(
         self,
@@ -147,17 +150,21 @@ class Bodies:
                 if size > self._limit:
                     raise self._too_large()
                 if is_first_large:
-                    await self._take_place(place, clock)
+                    await self._take_place(place, clock, client_of(request.scope))
                 parts.append(part)
         return b"".join(parts)
 
-    async def _take_place(self, place: AsyncExitStack, clock: asyncio.Timeout) -> None:
+    async def _take_place(
+        self, place: AsyncExitStack, clock: asyncio.Timeout, client: Hashable
+    ) -> None:
         """Take a place. The wait does not count as arrival time, because the server causes it."""
+        own = self._own_places.setdefault(client, asyncio.Semaphore(_PLACES_OF_CLIENT))
         loop = asyncio.get_running_loop()
         deadline = clock.when()
         assert deadline is not None
         left = deadline - loop.time()
         clock.reschedule(None)
+        await place.enter_async_context(own)
         await place.enter_async_context(self._places)
         clock.reschedule(loop.time() + left)
 
@@ -183,7 +190,7 @@ class Bodies:
                 if len(raw) >= _LARGE:
                     trim_memory()
 
-        return await _in_worker(request, worker, work)
+        return await self._in_turn(request, worker, work)
 
     async def work(self, request: Request, task: Callable[[], T]) -> T:
         """Run `task`, which takes too long for the event loop. One task runs at a time.
@@ -191,25 +198,40 @@ class Bodies:
         Raises:
             ClientGoneError: the client closed the connection before the task ended.
         """
-        return await _in_worker(request, self._worker, task)
+        return await self._in_turn(request, self._worker, task)
 
     async def compile(self, request: Request, task: Callable[[], T]) -> T:
         """Run `task`, which compiles a grammar, in a thread.
 
+        Raises:
+            ClientGoneError: the client closed the connection before the task ended.
+        """
+        return await self._in_turn(request, self._workers_of_grammars, task)
+
+    async def _in_turn(
+        self, request: Request, workers: ThreadPoolExecutor, task: Callable[[], T]
+    ) -> T:
+        """Run `task` in a thread of `workers`.
+
         At most one task of each client runs or waits for a thread. So clients take turns, even if
-        one client sends many grammars.
+        one client sends many grammars or texts.
 
         Raises:
             ClientGoneError: the client closed the connection before the task ended.
         """
-        turn = self._turns.setdefault(client_of(request.scope), asyncio.Lock())
+        place = (client_of(request.scope), workers)
+        turn = self._turns.setdefault(place, asyncio.Lock())
 
         async def wait() -> T:
             await turn.acquire()
-            loop = asyncio.get_running_loop()
-            work = loop.run_in_executor(self._workers_of_grammars, task)
-            work.add_done_callback(lambda _: turn.release())
-            return await asyncio.shield(work)  # a client that leaves keeps its turn until then
+            work = workers.submit(task)
+            result = asyncio.wrap_future(work)
+            result.add_done_callback(lambda _: turn.release())
+            try:  # a client that leaves keeps its turn until a task that has begun ends
+                return await asyncio.shield(result)
+            except asyncio.CancelledError:
+                work.cancel()
+                raise
 
         return await unless_gone(request.receive, wait())
 
@@ -275,10 +297,3 @@ def _check_parts(raw: bytes) -> None:
         raise InvalidRequestError(
             f"the body has more than {_MOST_PARTS:,} lists, objects and strings; send fewer of them"
         )
-
-
-async def _in_worker(request: Request, worker: ThreadPoolExecutor, task: Callable[[], T]) -> T:
-    async def wait() -> T:
-        return await asyncio.get_running_loop().run_in_executor(worker, task)
-
-    return await unless_gone(request.receive, wait())
