@@ -74,6 +74,15 @@ def test_equal_settings_have_equal_fingerprints(
     assert len(set(found)) == 3
 
 
+def test_the_tokens_of_a_prompt_are_counted(shared: Running) -> None:
+    body = {"messages": MESSAGES}
+    for path in ("/v1/chat/completions/input_tokens", "/chat/completions/input_tokens"):
+        counted = shared.post(path, body).json()
+        assert counted == {"object": "response.input_tokens", "input_tokens": len(PROMPT)}
+    refused = shared.post("/v1/chat/completions/input_tokens", body | {"foo": 1})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "foo")
+
+
 @pytest.mark.parametrize(
     ("settings", "field", "shown"),
     [

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def _routes(service: Service, dispatcher: Dispatcher) -> list[APIRouter]:
     return [
-        completions.routes(dispatcher),
+        completions.routes(service, dispatcher),
         responses.routes(dispatcher),
         embeddings.routes(service),
     ]
