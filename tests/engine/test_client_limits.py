@@ -33,8 +33,11 @@ def submit(engine: Engine, client: str | None, most: int, prompt: str = "hello")
 def test_a_prompt_beyond_the_limit_of_the_settings_is_refused(start) -> None:
     engine = start(max_prompt_tokens=5)
     engine.complete("hello", params(max_tokens=1))
-    with pytest.raises(ContextLengthError, match=r"6 tokens; .* at most 5 \(max_prompt_tokens\)"):
+    with pytest.raises(
+        ContextLengthError, match=r"6 tokens; .* at most 5 \(max_prompt_tokens\)"
+    ) as error:
         engine.complete("hellos", params(max_tokens=1))
+    assert (error.value.tokens, error.value.context) == (6, engine.context)
     driven = engine.create_sequence(SamplingParams())
     driven.decode_prompt([8] * 9)  # its prompt and output cannot be told apart
 

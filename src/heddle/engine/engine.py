@@ -189,7 +189,7 @@ class Engine(Closing):
                 " (max_prompt_tokens). Send a shorter prompt",
                 param="prompt",
                 tokens=tokens,
-                context=most,
+                context=self.context,
             )
         self._thread.check_length(tokens, output=output)
 
