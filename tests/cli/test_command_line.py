@@ -347,5 +347,6 @@ def test_serve_says_where_it_is_and_stops_when_told(
     assert lines[0].startswith("model     fake")
     assert lines[1] == "runs on   nothing real"
     assert lines[2].startswith("slots     3 of 512 tokens")
-    assert re.fullmatch(r"ready     http://127\.0\.0\.1:\d+/v1", lines[3])
+    assert lines[3] == "names     fake; --any-model accepts every model name in a request"
+    assert re.fullmatch(r"ready     http://127\.0\.0\.1:\d+/v1", lines[4])
     assert loaded[0][0] == DEFAULT_MODEL

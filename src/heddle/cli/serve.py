@@ -83,7 +83,7 @@ def serve(
                 loaded,
                 server,
                 listener,
-                on_ready=lambda: _announce(loaded, url(listener, server)),
+                on_ready=lambda: _announce(loaded, server, url(listener, server)),
             )
 
 
@@ -96,7 +96,7 @@ def _set_default(registry: "Registry", name: str | None) -> None:
     registry.default = name
 
 
-def _announce(registry: "Registry", address: str) -> None:
+def _announce(registry: "Registry", server: ServerConfig, address: str) -> None:
     for engine in registry.engines.values():
         info, config = engine.model.info, engine.config
         print(
@@ -107,4 +107,7 @@ def _announce(registry: "Registry", address: str) -> None:
     waiting = [name for name in registry.names if name not in registry.engines]
     if waiting:
         print(f"on demand {', '.join(waiting)}")
+    if len(registry.names) == 1 and not server.any_model:
+        names = ", ".join((*registry.names, *server.alias))
+        print(f"names     {names}; --any-model accepts every model name in a request")
     print(f"ready     {address}/v1", flush=True)
