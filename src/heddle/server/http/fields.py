@@ -8,15 +8,18 @@ selects a member of a union type, so that an error names the invalid element.
 from __future__ import annotations
 
 import math
+import re
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Discriminator,
     Field,
     PlainValidator,
     Tag,
+    ValidationInfo,
     WithJsonSchema,
 )
 from pydantic_core import PydanticCustomError
@@ -38,21 +41,39 @@ def is_on(switch: str) -> bool:
     return switch.lower() not in {"", "0", "false", "no", "off"}
 
 
-def only(*neutral: object, instead: str = "") -> PlainValidator:
+def only(*neutral: object, instead: str = "", dropped: str = "") -> PlainValidator:
     """Accept null and the `neutral` values, which ask for nothing; refuse others as unsupported.
 
-    `instead` is advice for the error message, if the way out is not to leave the field out.
+    Args:
+        neutral: the values to accept.
+        instead: advice for the error message, if the way out is not to leave the field out.
+        dropped: the field's full name, if a lenient server ignores it; empty: no server does.
     """
     why = f" ({instead})" if instead else ""
 
-    def check(value: object) -> object:
+    def check(value: object, info: ValidationInfo) -> object:
         # Types are compared too: in Python False == 0 and True == 1.
         if value is None or any(type(value) is type(ok) and value == ok for ok in neutral):
             return value
+        if dropped and info.context is not None and info.context.lenient:
+            info.context.ignored.append(dropped)
+            return None
         raise PydanticCustomError(UNSUPPORTED, "is not supported by this server" + why)
 
     schema = WithJsonSchema({"enum": [None, *neutral]})
     return PlainValidator(check, json_schema_input_type=Annotated[Any, schema])
+
+
+def unserved(kinds: str, why: str) -> BeforeValidator:
+    """Refuse texts that match the pattern `kinds`. `why` follows the name of the field."""
+    pattern = re.compile(kinds)
+
+    def check(value: object) -> object:
+        if isinstance(value, str) and pattern.fullmatch(value):
+            raise PydanticCustomError(UNSUPPORTED, why)
+        return value
+
+    return BeforeValidator(check)
 
 
 def shape(value: object) -> str:

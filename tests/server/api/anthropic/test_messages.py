@@ -115,7 +115,19 @@ def test_count_tokens(client: anthropic.Anthropic) -> None:
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "tools[0].input_schema"),
+        (
+            {"tools": [{"type": "bash_20250124", "name": "bash"}]},
+            "tools[0].type is a tool whose schema only Anthropic's models know",
+        ),
+        (
+            {"tools": [{"type": "web_search_20250305", "name": "web_search", "max_uses": 5}]},
+            "tools[0].type is a tool that runs on Anthropic's servers",
+        ),
+        (
+            {"tools": [{"type": "mcp_toolset", "mcp_server_name": "x"}]},
+            "tools[0].type is a tool that runs on Anthropic's servers",
+        ),
+        ({"tools": [{"type": "function", "name": "f"}]}, "tools[0].type must be 'custom'"),
         ({"tools": [{"name": "a b", "input_schema": {}}]}, "tools[0].name"),
         ({"tools": [{"name": "f", "input_schema": {"type": "array"}}]}, "tools[0].input_schema"),
         ({"tool_choice": {"type": "any"}}, "tools is missing or empty"),

@@ -175,10 +175,22 @@ def test_a_form_is_kept_to(shared: Running, streamed: bool) -> None:
         ({"previous_response_id": "resp_1"}, "previous_response_id is not supported"),
         ({"conversation": "c"}, "conversation is not supported"),
         ({"background": True}, "background is not supported"),
-        ({"tools": [{"type": "file_search"}]}, "tools[0].type must be"),
+        ({"tools": [{"type": "file_search"}]}, "tools[0].type is a tool of OpenAI's servers"),
         ({"tools": [{"type": "function", "name": "no good"}]}, "tools[0].name"),
         ({"tool_choice": "required"}, "tool_choice requires a call, but tools is missing"),
         ({"tool_choice": {"type": "web_search"}}, "tool_choice.type must be"),
+        (
+            {"tools": [{"type": "mcp", "server_label": "x"}]},
+            "tools[0].type is a tool of OpenAI's servers and models",
+        ),
+        (
+            {"tool_choice": {"type": "allowed_tools", "mode": "any", "tools": []}},
+            "tool_choice.mode",
+        ),
+        (
+            {"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": []}},
+            "tool_choice.tools must have at least 1 item",
+        ),
         ({"n": 2}, "unknown parameter: n"),
         ({"max_tokens": 2}, "unknown parameter: max_tokens"),
         ({"max_output_tokens": 0}, "max_output_tokens must be"),

@@ -15,7 +15,7 @@ from heddle.sampling_params import MAX_STOP_STRINGS, MAX_STRING_LENGTH
 from heddle.server.generate.chat_fields import MAX_TOOLS
 from heddle.server.generate.parameters import SamplingSchema, offers
 from heddle.server.generate.vendor_fields.table import decided
-from heddle.server.http.fields import FIRST_FAULT, shaped
+from heddle.server.http.fields import FIRST_FAULT, shaped, unserved
 from heddle.server.http.schema import MAX_ITEMS, Schema
 
 _ALL = Api.MESSAGES | Api.COUNT
@@ -92,15 +92,27 @@ class Turn(Schema):
     content: TurnContent
 
 
+_OF_SERVERS = unserved(
+    r"(web_search|web_fetch|code_execution|tool_search_tool|advisor)_\w+|mcp_toolset",
+    "is a tool that runs on Anthropic's servers, and this server has none; leave it out, or send a"
+    " function with name and input_schema that your program runs",
+)
+_OF_MODELS = unserved(
+    r"(bash|computer|memory|text_editor)_\w+",
+    "is a tool whose schema only Anthropic's models know; send it as a function with name and"
+    " input_schema",
+)
+
+
 @decided(_ALL, "tools")
 class Tool(Schema):
     """A function that the client runs."""
 
+    type: Annotated[Literal["custom"] | None, _OF_SERVERS, _OF_MODELS] = None
     name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,128}$")]
     input_schema: dict[str, Any]
     description: str | None = None
     strict: bool | None = None
-    type: Literal["custom"] | None = None
     cache_control: dict[str, Any] | None = None
 
 

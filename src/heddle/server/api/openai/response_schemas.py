@@ -15,7 +15,7 @@ from heddle.server.generate.chat_fields import MAX_TOOLS, FunctionName, ToolChoi
 from heddle.server.generate.fields import SamplingFields
 from heddle.server.generate.parameters import offers
 from heddle.server.generate.vendor_fields.table import decided
-from heddle.server.http.fields import FIRST_FAULT, UNSUPPORTED, shaped
+from heddle.server.http.fields import FIRST_FAULT, UNSUPPORTED, shaped, unserved
 from heddle.server.http.hints import hint
 from heddle.server.http.schema import MAX_ITEMS, Schema
 
@@ -114,11 +114,18 @@ Input = Annotated[
 ]
 
 
+_OF_SERVERS = unserved(
+    r"file_search|code_interpreter|mcp|computer_use_preview|computer",
+    "is a tool of OpenAI's servers and models, and this server has none; leave it out, or send a"
+    " function that your program runs",
+)
+
+
 @decided(Api.RESPONSES, "tools")
 class FunctionTool(Schema):
     """A function that the model may call. Without `parameters` it has no arguments."""
 
-    type: Literal["function"]
+    type: Annotated[Literal["function"], _OF_SERVERS]
     name: FunctionName
     description: str | None = None
     parameters: dict[str, Any] | None = None
@@ -132,7 +139,7 @@ with every request."""
 
 def _note_tool(kind: str, info: ValidationInfo) -> str:
     if info.context is not None:
-        info.context.append(f"tools ({kind})")
+        info.context.ignored.append(f"tools ({kind})")
     return kind
 
 
