@@ -85,12 +85,14 @@ def _fields() -> Iterator[str]:
         for row in rows:
             if row.outcome is Outcome.IGNORED:
                 yield _cells(f"`{row.path}`", _routes(row.apis), row.doc)
-        yield from ("", "| refused | accepted | routes | why |", "|---|---|---|---|")
+        columns = "| refused | accepted | `--lenient` | routes | why |"
+        yield from ("", columns, "|---|---|---|---|---|")
         for row in rows:
             if row.outcome is Outcome.REFUSED:
                 accepted = ", ".join(f"`{json.dumps(one)}`" for one in row.neutral)
                 why = f"{row.doc}; {row.instead}" if row.instead else row.doc
-                yield _cells(f"`{row.path}`", accepted, _routes(row.apis), why)
+                lenient = "" if row.constrains else "ignores it"
+                yield _cells(f"`{row.path}`", accepted, lenient, _routes(row.apis), why)
         yield ""
 
 

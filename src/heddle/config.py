@@ -500,8 +500,8 @@ class ServerConfig:
     lenient: bool = _setting(
         False,
         "requests",
-        "ignore unknown fields of a body and name them in a Warning header; by default they are"
-        " a 400",
+        "ignore fields of a body that are unknown or not supported, unless they constrain the"
+        " answer, and name them in headers; by default they are a 400",
     )
 
     open_schemas: bool = _setting(

@@ -54,10 +54,42 @@ def test_many_names_are_cut_short(lenient: Running) -> None:
 
 
 @pytest.mark.parametrize(
+    ("path", "fields", "named"),
+    [
+        ("/v1/chat/completions", {"n_probs": 2, "return_token_ids": True}, None),
+        ("/v1/chat/completions", {"web_search_options": {}, "modalities": ["text", "audio"]}, None),
+        (
+            "/v1/chat/completions",
+            {"messages": [MESSAGE | {"annotations": [1]}]},
+            "messages.annotations",
+        ),
+        (
+            "/v1/chat/completions",
+            {"stream": True, "stream_options": {"include_obfuscation": True}},
+            "stream_options.include_obfuscation",
+        ),
+        ("/v1/responses", {"enable_response_messages": True, "input": "a"}, None),
+        ("/completion", {"stream_options": {"include_usage": True}, "prompt": "a"}, None),
+    ],
+)
+def test_fields_that_only_add_to_an_answer_are_ignored_and_named(
+    serve: Callable[..., Running], path: str, fields: dict[str, Any], named: str | None
+) -> None:
+    body = (CHAT if "chat" in path else {}) | fields
+    assert serve().post(path, body).json()["error"]["code"] in ("unsupported_parameter", 400)
+    answer = serve(lenient=True).post(path, body)
+    assert answer.status_code == 200
+    bare = sorted(name for name in fields if name not in ("messages", "input", "prompt"))
+    assert sorted(answer.headers["x-heddle-ignored"].split(", ")) == ([named] if named else bare)
+
+
+@pytest.mark.parametrize(
     ("fields", "param", "code"),
     [
         ({"temperature": "hot"}, "temperature", "invalid_value"),
         ({"functions": [{}]}, "functions", "unsupported_parameter"),
+        ({"echo": True}, "echo", "unsupported_parameter"),
+        ({"skip_special_tokens": False}, "skip_special_tokens", "unsupported_parameter"),
         ({"messages": []}, "messages", "invalid_value"),
     ],
 )
@@ -106,7 +138,7 @@ KNOWN = """
     include_stop_str_in_output bad_words bad_words_ids allowed_token_ids
     logit_bias min_tokens ignore_eos logits_processors
     max_tokens max_completion_tokens max_output_tokens max_new_tokens
-    n_predict truncate_prompt_tokens lora lora_path continue_final_message
+    images template n_predict truncate_prompt_tokens lora lora_path continue_final_message
 """
 
 

@@ -27,7 +27,7 @@ from heddle.errors import (
 from heddle.memory import available_bytes
 from heddle.server.http.connection import unless_gone
 from heddle.server.http.errors import from_validation
-from heddle.server.http.hints import ignored
+from heddle.server.http.hints import Notes, ignored
 from heddle.server.http.keys import client_of
 from heddle.server.http.lenient import parse_leniently
 from heddle.server.http.memory import trim_memory
@@ -239,7 +239,7 @@ class Bodies:
         _check_parts(raw)
         try:
             try:
-                return schema.model_validate_json(raw, context=ignored(scope))
+                return schema.model_validate_json(raw, context=Notes(ignored(scope)))
             except ValidationError:
                 if not self._lenient:
                     raise

@@ -8,6 +8,7 @@ that constrains the answer is never a hint: the server supports it or refuses it
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pydantic import AfterValidator, ValidationInfo
@@ -22,6 +23,19 @@ _IGNORED = "heddle.ignored_fields"
 """Key of the list of ignored fields in a request's ASGI scope."""
 
 
+@dataclass(frozen=True, slots=True)
+class Notes:
+    """What the validation of a body finds out; the context of pydantic's validators.
+
+    Attributes:
+        ignored: names of the fields without effect.
+        lenient: whether refused fields have no effect, unless an answer without them is wrong.
+    """
+
+    ignored: list[str]
+    lenient: bool = False
+
+
 def hint(*neutral: object, path: str = "") -> AfterValidator:
     """A validator that notes the field as ignored, unless its value is null or in `neutral`.
 
@@ -34,7 +48,7 @@ def hint(*neutral: object, path: str = "") -> AfterValidator:
             type(value) is type(ok) and value == ok for ok in neutral
         )
         if asks and info.context is not None:
-            info.context.append(path or info.field_name)
+            info.context.ignored.append(path or info.field_name)
         return value
 
     return AfterValidator(note)
@@ -46,7 +60,7 @@ def ignore(scope: Scope, name: str) -> None:
 
 
 def ignored(scope: Scope) -> list[str]:
-    """The list of ignored fields, which is also the context of validation."""
+    """The list of ignored fields."""
     names: list[str] = scope.setdefault(_IGNORED, [])
     return names
 

@@ -1,8 +1,8 @@
-"""`--lenient`: ignores unknown fields of a body and names them in the answer's Warning header.
+"""`--lenient`: ignores fields of a body that the server does not know or does not support.
 
-Load generators and old clients send fields that this server does not know. The server still refuses
-invalid values, fields that it knows and does not support, and unknown constraints: an answer that
-does not follow the `grammar` of its request would be wrong without a sign.
+Load generators and old clients send such fields. The answer names them in `x-heddle-ignored`, and
+unknown fields in its Warning header, too. The server still refuses invalid values and constraints:
+an answer that does not follow the `grammar` of its request would be wrong without a sign.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from starlette.datastructures import MutableHeaders
 
 from heddle.errors import UnsupportedParameterError
-from heddle.server.http.hints import ignored
+from heddle.server.http.hints import Notes, ignored
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Set
@@ -58,16 +58,18 @@ def parse_leniently(raw: bytes, schema: type[S], scope: Scope, constraints: Set[
         pydantic.ValidationError: the body has another fault.
         UnsupportedParameterError: an unknown field is a constraint, at any depth of the body.
     """
+    unnoted = Notes([], lenient=True)
     names = [
         _checked(name, value, constraints)
-        for name, value in _unknown(schema.model_validate_json(raw, extra="allow"))
+        for name, value in _unknown(schema.model_validate_json(raw, extra="allow", context=unnoted))
     ]
-    parsed = schema.model_validate_json(raw, extra="ignore", context=ignored(scope))
+    notes = Notes(ignored(scope), lenient=True)
+    parsed = schema.model_validate_json(raw, extra="ignore", context=notes)
     shown = ["too many to name"]
     if len(names) <= _MOST_FAULTS:
         shown = [*dict.fromkeys(_HARMLESS.sub("?", name[:40]) for name in names)][:_MOST_NAMED]
     scope[_UNKNOWN].extend(shown)
-    ignored(scope).extend(shown)
+    notes.ignored.extend(shown)
     return parsed
 
 

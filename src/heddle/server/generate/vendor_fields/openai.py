@@ -80,7 +80,6 @@ ROWS = (
         "is the old form of `tool_calls`",
         within="messages",
         instead="send it as tool_calls",
-        constrains=False,
     ),
     *refused(
         _CHAT | Api.TOKENIZE,

@@ -34,8 +34,8 @@ class Row:
         doc: why an answer without an ignored field is not wrong, or what a refused field would
             change.
         instead: what to send in place of a refused field, for the error.
-        constrains: whether an answer could be wrong if the server ignored the field where it is
-            unknown. `--lenient` refuses such a field.
+        constrains: whether an answer could be wrong if the server ignored the field.
+            `--lenient` refuses such a field, also where it is unknown.
     """
 
     name: str

@@ -95,7 +95,8 @@ def _field(row: Row) -> tuple[Any, Any]:
     alias = row.name if "." in row.name else None
     kind: Any
     if row.outcome is Outcome.REFUSED:
-        kind = Annotated[Any, only(*row.neutral, instead=row.instead)]
+        dropped = "" if row.constrains else row.path
+        kind = Annotated[Any, only(*row.neutral, instead=row.instead, dropped=dropped)]
         return kind, Field(None, alias=alias)
     kind = Annotated[Optional[row.kind], hint(*row.neutral, path=row.path)]  # noqa: UP045  a value
     return kind, Field(None, alias=alias, description=f"Without effect: {row.doc}.")
