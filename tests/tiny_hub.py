@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
     import pytest
 
-_TOKENIZER = {
+TOKENIZER = {
     "tokenizer.ggml.model": "gpt2",
     "tokenizer.ggml.tokens": [*(chr(ord("A") + i) for i in range(PLAIN.vocabulary - 1)), "AB"],
     "tokenizer.ggml.merges": ["A B"],
     "tokenizer.chat_template": "{{ messages[0].content }}",
 }
-TINY = gguf_bytes(PLAIN.metadata() | _TOKENIZER, PLAIN.tensors())
+TINY = gguf_bytes(PLAIN.metadata() | TOKENIZER, PLAIN.tensors())
 """The model's file. Its tokens are letters from A on."""
 
 

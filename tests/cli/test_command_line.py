@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
+from gguf_writer import Tensor, write_gguf
 from heddle.cli import BROKEN_PIPE, INTERRUPTED, run
 from heddle.config import (
     DEFAULT_MODEL,
@@ -25,8 +26,10 @@ from heddle.config import (
     settings,
 )
 from heddle.engine import Engine
+from heddle.weights.tensor_types import TensorType
 from models.tiny.llama import PLAIN
 from patience import PATIENCE
+from tiny_hub import TINY, TOKENIZER
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -186,6 +189,36 @@ def test_a_file_that_is_no_model(tmp_path: Path, capsys: pytest.CaptureFixture[s
     path.write_text("buy milk")
     assert run(["inspect", str(path)]) == 2
     assert "is not a GGUF file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_a_model_that_heddle_cannot_run_is_described_and_refused(
+    form: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "tiny.gguf"
+    path.write_bytes(TINY)
+    assert run(["inspect", str(path), *form]) == 0
+    for content, reason in (
+        (TINY.replace(b"llama", b"lamaa"), "'lamaa' is not supported; supported: "),
+        (TINY.replace(b"gpt2", b"gpt9"), "gpt9"),
+    ):
+        capsys.readouterr()
+        path.write_bytes(content)
+        assert run(["inspect", str(path), *form]) == 2
+        shown = capsys.readouterr()
+        assert "general.architecture" in shown.out
+        assert reason in shown.err
+
+
+def test_a_model_with_a_type_that_heddle_cannot_run_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kind = next(one for one in TensorType if not one.is_supported)
+    strange = Tensor.random("strange.weight", kind, (1, kind.block_elements), seed=1)
+    metadata = PLAIN.metadata() | TOKENIZER
+    path = write_gguf(tmp_path / "strange.gguf", metadata, [*PLAIN.tensors(), strange])
+    assert run(["inspect", str(path)]) == 2
+    assert f"tensor strange.weight of type {kind.name} is not supported" in capsys.readouterr().err
 
 
 def break_loading(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:

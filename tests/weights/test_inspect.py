@@ -147,10 +147,19 @@ def test_json_has_all_fields_with_long_arrays_truncated(path: Path) -> None:
     assert metadata["tokenizer.ggml.scores"]["first"][0] == -1
 
 
-def rendered(found: object) -> str:
+def rendered(found: object, width: int = 120) -> str:
     output = io.StringIO()
-    render(found, Console(file=output, width=120, force_terminal=True))  # type: ignore[arg-type]
+    render(found, Console(file=output, width=width, force_terminal=width > 80))  # type: ignore[arg-type]
     return output.getvalue()
+
+
+def test_a_narrow_terminal_shows_all_values(path: Path) -> None:
+    text = rendered(describe(path), width=40)
+    assert max(map(len, text.splitlines())) <= 40
+    words = " ".join(text.split())
+    for expected in ("3,136", "100 tokens", "192 bytes", "5.00 bits", "[20] token0"):
+        assert expected in words
+    assert "not supported" not in words
 
 
 def test_tables_show_the_figures_without_the_escapes_of_the_file(path: Path) -> None:

@@ -40,7 +40,7 @@ Without the name of a benchmark, this is `heddle bench speed`: `heddle bench MOD
 INTERRUPTED = 130
 """Exit code after Ctrl-C: 128 plus the number of SIGINT, as in shells."""
 BROKEN_PIPE = 141
-"""Exit code if nobody reads the output: 128 plus the number of SIGPIPE, of which other tools die."""
+"""Exit code if nobody reads the output: 128 plus the number of SIGPIPE, as in shells."""
 
 USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
 """The base class of all errors in arguments. Typer does not export it."""

@@ -7,7 +7,11 @@ from heddle.hub_place import hub_place
 
 @with_settings
 def inspect(model: Model = DEFAULT_MODEL, *, as_json: AsJson = False, hub: HubConfig) -> None:
-    """Show a model's metadata, tensors and memory use, without loading the model."""
+    """Show a model's metadata, tensors and memory use, without loading the model.
+
+    The exit code is 2 if Heddle cannot run the model.
+    """
+    from heddle.engine.loading import check_supported
     from heddle.weights.inspect import describe, render
     from heddle.weights.progress import on_console
     from heddle.weights.sources import find
@@ -16,7 +20,8 @@ def inspect(model: Model = DEFAULT_MODEL, *, as_json: AsJson = False, hub: HubCo
     description = describe(found.path, found.name, found.sampling)
     if as_json:
         print(description.to_json())
-        return
-    from rich.console import Console
+    else:
+        from rich.console import Console
 
-    render(description, Console())
+        render(description, Console())
+    check_supported(found)

@@ -224,6 +224,24 @@ def find_model(
     return find(model, cache_home(), progress, place=place, check=family_of)
 
 
+def check_supported(found: Found) -> None:
+    """Check that Heddle can run a model, without reading its weights.
+
+    Raises:
+        UnsupportedModelError, ModelFileError: it cannot; says why.
+    """
+    from heddle.models.registry import build, family_of
+    from heddle.weights.formats import open_checkpoint
+    from heddle.weights.tensor_types import unsupported
+
+    with open_checkpoint(found.path, found.base, family_of) as checkpoint:
+        build(checkpoint)
+        checkpoint.tokenizer()
+        for name, tensor in checkpoint.tensors.items():
+            if not tensor.type.is_supported:
+                raise unsupported(tensor.type, name)
+
+
 def load_model(
     model: str | Path, config: EngineConfig, progress: Progress | None = None
 ) -> LoadedModel:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from heddle.weights.tensor_types import TensorType
 
 _SHOWN_CHARACTERS = 80
+_WIDE = 72
+"""Columns from which values stand beside their labels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,10 +214,28 @@ def _times(bytes: Mapping[str, int] | None, factor: int | None) -> Mapping[str, 
 
 
 def render(description: ModelDescription, console: Console) -> None:
-    """Print `description` as tables. Text from the file is escaped for the terminal."""
-    console.print(_summary_table(description))
+    """Print `description` as tables, in a narrow console as lists.
+
+    Text from the file is escaped for the terminal.
+    """
+    if console.width < _WIDE:
+        _print_list(console, "Model", _summary(description))
+        _print_list(console, "Tensors", _tensors(description))
+        _print_list(console, "Metadata", _metadata(description))
+        return
+    console.print(_pairs_table("Model", _summary(description)))
     console.print(_tensor_table(description))
-    console.print(_metadata_table(description))
+    console.print(_pairs_table("Metadata", _metadata(description)))
+
+
+def _print_list(console: Console, title: str, rows: Mapping[str, str]) -> None:
+    """Print each value below its label."""
+    from rich.padding import Padding
+
+    console.print(f"[italic]{title}[/]")
+    for label, value in rows.items():
+        console.print(Padding(f"[dim]{label}[/]", (0, 0, 0, 2)))
+        console.print(Padding(value, (0, 0, 0, 4)))
 
 
 def _table(title: str, *columns: str, numbers: bool = False) -> Table:
@@ -233,10 +253,16 @@ def _table(title: str, *columns: str, numbers: bool = False) -> Table:
     return table
 
 
-def _summary_table(description: ModelDescription) -> Table:
+def _pairs_table(title: str, rows: Mapping[str, str]) -> Table:
+    table = _table(title, "", "")
+    for label, value in rows.items():
+        table.add_row(label, value)
+    return table
+
+
+def _summary(description: ModelDescription) -> dict[str, str]:
     memory = description.memory
-    table = _table("Model", "", "")
-    for label, value in {
+    return {
         "path": _shown(description.path, len(description.path)),
         "format": description.format,
         "architecture": _shown(description.architecture),
@@ -252,9 +278,7 @@ def _summary_table(description: ModelDescription) -> Table:
         f"memory: {memory.kv_kind}, one token": _sizes(memory.kv_per_token),
         "memory: KV cache, full context": _sizes(memory.kv_context),
         **({"memory: state, one sequence": _size(memory.state)} if memory.state else {}),
-    }.items():
-        table.add_row(label, value)
-    return table
+    }
 
 
 def _expert_rows(experts: Experts | None) -> dict[str, str]:
@@ -282,11 +306,17 @@ def _tensor_table(description: ModelDescription) -> Table:
     return table
 
 
-def _metadata_table(description: ModelDescription) -> Table:
-    table = _table("Metadata", "", "")
-    for key, value in description.metadata.items():
-        table.add_row(_shown(key), _shown(_one_line(value)))
-    return table
+def _tensors(description: ModelDescription) -> dict[str, str]:
+    return {
+        group.type: f"{group.count:,} with {group.elements:,} elements, {_size(group.bytes)},"
+        f" {8 * group.bytes / group.elements:.2f} bits"
+        + ("" if group.supported else ", not supported")
+        for group in description.tensors
+    }
+
+
+def _metadata(description: ModelDescription) -> dict[str, str]:
+    return {_shown(key): _shown(_one_line(value)) for key, value in description.metadata.items()}
 
 
 def _sampling(parameters: Mapping[str, object]) -> str:
