@@ -96,7 +96,7 @@ class HeadDrafter(Follower[_Mirror]):
             if mirror is None or self._failed:
                 chunks.append(chunk)
                 continue
-            count = min(len(chunk.tokens), max(HEAD_TOKENS, 1 + chunk.guesses))
+            count = min(len(chunk.tokens), HEAD_TOKENS)  # more than a step has guesses
             chunks.append(replace(chunk, keep_states=count))
             self._asked.append((mirror, chunks[-1]))
         return replace(plan, chunks=tuple(chunks)) if self._asked else plan
