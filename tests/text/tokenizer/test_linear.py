@@ -25,6 +25,11 @@ SPACES = r"|\s*[\r\n]+|\s+(?!\S)|\s+"
         r"[\]a-]+b*c?",
         "a{2,}",
         "",
+        "[[a]b]+",
+        r" ?[^(\s|[.,!?])]+",
+        r"[\p{Lu}&&[^\p{Han}]]+a?",
+        r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\s++$|\s*[\r\n]|\s+(?!\S)|\s",
+        r"(?:'s|'t|'re|'ve)| ?\p{L}+(?i:'s|'t)?" + SPACES,
     ],
 )
 def test_simple_alternatives_are_linear(pattern: str) -> None:
@@ -51,7 +56,13 @@ def test_simple_alternatives_are_linear(pattern: str) -> None:
         r"\s*[\r\n]+",  # no alternative takes the spaces that it gives up
         r"\s*[\r\n]+|a|\s+",  # the one between may take a part of them
         SPACES + "|a+b",
-        "[[a]b]+",
+        "[[[a]b]c]+",
+        "[[]a]+",
+        "(?:a|a)+b",
+        "(?:a|ab){2}",
+        "a+(?:b|c)",
+        "(?:a|b)" * 9 + "c",
+        r"\s*[\r\n]|\s",  # takes one space of a run, and then seeks the end of a line again
         "(",
         "a" * 5000,
     ],
