@@ -154,6 +154,15 @@ def test_modules_that_do_something_else_are_refused(
     assert problem in refused(folder)
 
 
+def test_a_third_dense_layer_is_refused(tmp_path: Path) -> None:
+    folder = MODELS[1].write_folder(tmp_path / "tiny")
+    modules = json.loads((folder / "modules.json").read_text())
+    dense = next(one for one in modules if one["type"].endswith("Dense"))
+    count = sum(one["type"].endswith("Dense") for one in modules)
+    write_json(folder / "modules.json", [*modules, *[dense] * (3 - count)])
+    assert "3 Dense modules are not supported" in refused(folder)
+
+
 def test_a_module_of_another_kind_is_refused(tmp_path: Path) -> None:
     folder = MODELS[1].write_folder(tmp_path / "tiny")
     write_json(folder / "modules.json", [{"type": "x.WordWeights", "path": "1"}])

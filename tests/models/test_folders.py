@@ -129,6 +129,11 @@ def test_pickled_weights_are_refused_with_a_remedy(tmp_path: Path) -> None:
             ModelFileError,
             "layer_types must have 2 entries",
         ),
+        (
+            {"sliding_window": 4, "layer_types": ["sliding_attention"] * 3},
+            ModelFileError,
+            "layer_types must have 2 entries",
+        ),
     ],
 )
 def test_a_wrong_configuration_is_refused_by_name(

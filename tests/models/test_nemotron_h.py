@@ -13,8 +13,10 @@ from gguf_writer import Tensor, write_gguf
 from heddle.config import EngineConfig
 from heddle.errors import ModelFileError, UnsupportedModelError
 from heddle.executors.cpu.load import load
+from heddle.models.base import read_parts
 from heddle.models.registry import build
 from heddle.testing.reference_model import ReferenceModel
+from heddle.weights.checkpoint import Hyperparameters
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint
 from heddle.weights.tensor_types import TensorType
@@ -69,6 +71,13 @@ def test_wrong_hyperparameters_are_refused(
     folder = DENSE.write_folder(tmp_path, **changes)
     with pytest.raises(error, match=problem), HuggingFaceCheckpoint.open(folder) as checkpoint:
         build(checkpoint)
+
+
+def test_a_part_for_each_layer_and_no_more_is_listed() -> None:
+    assert read_parts(Hyperparameters({"layer_parts": ["mlp", "attention"]}), 2)
+    for listed in (["mlp"], ["mlp", "attention", "mlp"], ["mlp", "x"]):
+        with pytest.raises(ModelFileError, match="layer_parts must have 2 entries"):
+            read_parts(Hyperparameters({"layer_parts": listed}), 2)
 
 
 def test_a_file_that_does_not_say_which_layer_has_which_part_is_refused(tmp_path: Path) -> None:

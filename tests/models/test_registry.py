@@ -11,9 +11,11 @@ import pytest
 
 from gguf_writer import Tensor, write_gguf
 from heddle.errors import ModelFileError, UnsupportedModelError
+from heddle.models.positions import temperature
 from heddle.models.registry import FAMILIES, build, names
 from heddle.testing.reference_model import ReferenceModel
 from heddle.testing.reference_ops import ReferenceLoader
+from heddle.weights.checkpoint import Hyperparameters
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint
 from models.attentions import attentions
@@ -173,3 +175,18 @@ def test_a_missing_tensor_is_named(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "few.gguf", PLAIN.metadata(), PLAIN.tensors()[1:])
     with pytest.raises(ModelFileError, match=r"tensor token_embd\.weight is missing"):
         ReferenceModel(GGUFCheckpoint.open(path))
+
+
+def test_0_turns_a_number_off_and_false_does_not() -> None:
+    assert Hyperparameters({"logit_cap": 0}).positive_or_zero("logit_cap", 1.0) == 0
+    with pytest.raises(ModelFileError, match="logit_cap must be a positive number, got False"):
+        Hyperparameters({"logit_cap": False}).positive_or_zero("logit_cap", 1.0)
+
+
+def test_growth_with_the_position_is_refused_where_a_part_of_a_head_is_rotated(
+    tmp_path: Path,
+) -> None:
+    changes = {"llama.attention.temperature_scale": 0.1, "llama.rope.dimension_count": 4}
+    read = PLAIN.checkpoint(tmp_path, changes).hyperparameters
+    with pytest.raises(UnsupportedModelError, match="rotates a part of a head"):
+        temperature(read, PLAIN.head_dim)

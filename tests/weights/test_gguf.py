@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import tracemalloc
 from dataclasses import replace
@@ -146,6 +147,15 @@ def test_a_closed_file_keeps_old_views_and_gives_no_new_ones(tmp_path: Path) -> 
     assert file.tensors["matrix"].shape == (3, 64)
     with pytest.raises(ValueError, match="is closed"):
         file.data("matrix")
+
+
+def test_other_bytes_of_the_same_size_are_a_change(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "x.gguf", METADATA, TENSORS)
+    with GGUFFile.open(path) as file:
+        file.check_unchanged()
+        os.utime(path, ns=(0, file.stamp.mtime_ns + 1))
+        with pytest.raises(ModelFileError, match=r"x\.gguf changed while it was read"):
+            file.check_unchanged()
 
 
 def test_a_tensor_larger_than_one_read_is_whole(

@@ -78,6 +78,13 @@ def test_wrong_rows_are_named(tmp_path: Path) -> None:
         MODEL.checkpoint(tmp_path, {"deepseek2.attention.head_count": HEADS + 1})
 
 
+def test_heads_without_rows_for_keys_are_refused(tmp_path: Path) -> None:
+    rotated = MODEL.metadata()["deepseek2.rope.dimension_count"]
+    changes = {"key_length_mla": rotated, "value_length_mla": KEY + MODEL.value_dim}
+    with pytest.raises(ModelFileError, match=r"attn_kv_b\.weight has .*: 0 rows for keys"):
+        MODEL.checkpoint(tmp_path, {f"deepseek2.attention.{key}": n for key, n in changes.items()})
+
+
 def test_a_file_with_one_matrix_is_not_written_anew(tmp_path: Path) -> None:
     with (
         MODEL.checkpoint(tmp_path) as checkpoint,

@@ -72,6 +72,7 @@ def test_aliases_are_not_fetched_offline(tmp_path: Path) -> None:
         (None, ["m-f16.gguf", "m-q8_0.gguf", "m-q5_k_m.gguf", "m-IQ4_XS.gguf"], "m-q5_k_m.gguf"),
         (None, ["m.imatrix.gguf", "anything.gguf"], "anything.gguf"),
         (None, ["m-IQ4_K_M.gguf", "m-Q6_K.gguf", "m-Q8_0.gguf"], "m-Q8_0.gguf"),
+        ("_M", ["m-X9_M.gguf", "m-Q5_K_M.gguf"], "m-Q5_K_M.gguf"),  # unknown quants come last
     ],
 )
 def test_the_file_with_the_quant_is_chosen(

@@ -95,6 +95,7 @@ def test_kv_memory_follows_the_hyperparameters(tmp_path: Path) -> None:
     assert kv_per_token(tmp_path, attention__value_length=4) == {"f16": 3 * 2 * (8 + 4) * 2}
     per_layer = np.array([1, 0, 4], np.int32)
     assert kv_per_token(tmp_path, attention__head_count_kv=per_layer) == {"f16": 5 * 8 * 2 * 2}
+    assert kv_per_token(tmp_path, attention__shared_kv_layers=1) == {"f16": 2 * 2 * 8 * 2 * 2}
     assert kv_per_token(tmp_path, block_count=None) is None
     assert kv_per_token(tmp_path, embedding_length=None) is None
     assert kv_per_token(tmp_path, block_count="three") is None

@@ -198,6 +198,11 @@ def test_generation_ends_at_each_token_that_the_files_name(tmp_path: Path) -> No
         OurTokenizer.of(read_tokenizer(folder, {}))
 
 
+def split_at(pattern: str) -> dict[str, Any]:
+    regex = {"Regex": pattern}
+    return {"type": "Split", "pattern": regex, "behavior": "Isolated", "invert": False}
+
+
 @pytest.mark.parametrize(
     ("change", "model", "error", "problem"),
     [
@@ -225,6 +230,15 @@ def test_generation_ends_at_each_token_that_the_files_name(tmp_path: Path) -> No
             UnsupportedModelError,
             "pre_tokenizer.pattern",
         ),
+        *(
+            (
+                {"pre_tokenizer": split_at("a") | {"behavior": behaviour, "invert": invert}},
+                {},
+                UnsupportedModelError,
+                "pre_tokenizer.behavior",
+            )
+            for behaviour, invert in (("Removed", False), ("Isolated", True))
+        ),
     ],
 )
 def test_other_pipelines_are_refused_by_name(
@@ -243,11 +257,6 @@ def test_a_folder_without_tokenizer_or_with_too_few_rows_is_refused(tmp_path: Pa
         read_tokenizer(tmp_path, {})
     with pytest.raises(ModelFileError, match=r"vocab_size in config\.json is 30"):
         read_tokenizer(folder_with(tmp_path, {}, {}), {"vocab_size": 30})
-
-
-def split_at(pattern: str) -> dict[str, Any]:
-    regex = {"Regex": pattern}
-    return {"type": "Split", "pattern": regex, "behavior": "Isolated", "invert": False}
 
 
 @pytest.mark.parametrize(
