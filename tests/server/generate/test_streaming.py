@@ -199,7 +199,8 @@ def test_a_whole_answer_is_json_with_all_choices(held: int) -> None:
         streams, staying, ChatWriter("fake", FakeTokenizer(), AnswerOptions(logprobs=0))
     )
     body = json.loads(b"".join(sent_by(response)[1]))
-    assert list(body) == ["id", "object", "created", "model", "choices", "usage", "timings"]
+    frame = ["id", "object", "created", "model", "system_fingerprint", "choices"]
+    assert list(body) == [*frame, "usage", "timings"]
     assert [choice["index"] for choice in body["choices"]] == [0, 1]
     assert [choice["message"]["content"] for choice in body["choices"]] == ["aa!", "a!"]
     assert [len(choice["logprobs"]["content"]) for choice in body["choices"]] == [2, 1]
