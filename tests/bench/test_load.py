@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fake_peer import fake_peer
-from heddle.bench.load import Load, LoadReport, LoadResult, Verdict, run_load
+from heddle.bench.load import Load, LoadReport, LoadResult, Scaling, Verdict, run_load
 from heddle.bench.remote import connect
 from heddle.errors import PeerError
 
@@ -68,6 +68,29 @@ def test_the_fastest_of_a_sweep_must_reach_the_baseline() -> None:
     assert verdict_of(result) == Verdict.BELOW_BASELINE == 5
     assert verdict_of(result, replace(result, rate=90.0)) == Verdict.GOOD
     assert verdict_of(replace(result, baseline=None)) == Verdict.GOOD
+
+
+def test_several_slots_must_reach_their_targets() -> None:
+    one, two, four = (
+        replace(result_of("echoing"), slots=slots, rate=rate)
+        for slots, rate in ((1, 100.0), (2, 170.0), (4, 290.0))
+    )
+    load = replace(LOAD, concurrency=4)
+
+    def report(*results: LoadResult, load: Load = load) -> LoadReport:
+        return LoadReport("run", load, {}, results, 0.9, {2: 1.7, 4: 3.0})
+
+    slow = report(one, two, four)
+    assert slow.scalings == (Scaling(2, 1.7, 1.7), Scaling(4, 2.9, 3.0))
+    assert slow.verdict == Verdict.BELOW_TARGET == 7
+    assert slow.as_dict()["scalings"][1] == {"slots": 4, "ratio": 2.9, "target": 3.0, "met": False}
+    assert report(one, two).verdict == Verdict.GOOD
+    assert report(two, four).verdict == Verdict.GOOD, "nothing to compare with"
+    few = report(one, two, four, load=LOAD)
+    assert [each.slots for each in few.scalings] == [2], "3 requests do not fill 4 slots"
+    failing = replace(four, failures={"it failed": 1})
+    assert report(one, two, failing).verdict == Verdict.BELOW_TARGET
+    assert report(replace(one, rate=0.0), two).scalings == ()
 
 
 def test_failures_are_counted_by_their_reason() -> None:

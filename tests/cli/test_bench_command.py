@@ -264,6 +264,12 @@ def test_servers_that_may_not_be_loaded_get_nothing(
         (["some.gguf", "--model", "m"], "--model names a model of the server at URL"),
         (["some.gguf", "--slots", "1,x"], "--slots: '1,x' is not a list"),
         (["some.gguf", "--baseline-tps", "0"], "--baseline-tps: 0 is not above 0"),
+        (["some.gguf", "--slots", "1,2", "--targets", "2=2"], "--targets: '2=2' is not a list"),
+        (["some.gguf", "--slots", "1,2", "--targets", "2:-1"], "--targets: '2:-1' is not a list"),
+        (["some.gguf", "--slots", "2", "--targets", "2:2"], "--slots has no server with 1"),
+        (["some.gguf", "--slots", "1,2", "--targets", "4:2"], "--slots has no server with 4"),
+        (["some.gguf", "--targets", "2:2"], "--slots has no server with 1"),
+        (["some.gguf", "--slots", "1,9", "--targets", "9:2"], "8 requests at once do not fill 9"),
     ],
 )
 def test_bad_options_of_loads(
@@ -282,6 +288,23 @@ def test_a_sweep_over_slots_starts_a_server_for_each(
     report = json.loads(capsys.readouterr().out)
     assert [result["slots"] for result in report["results"]] == [1, 4]
     assert [(each.slots, each.queue, each.threads) for each in started] == [(1, 2, 3), (4, 2, 3)]
+
+
+def test_a_sweep_is_judged_by_its_targets(
+    starting: Callable[..., list[EngineConfig]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    starting(lambda _: fake_peer("echoing"))
+    load = ["bench", "load", "some.gguf", *LOAD, "--slots", "1,2"]
+    assert run([*load, "--targets", "2:9000"]) == 7
+    table = capsys.readouterr().out
+    assert ", target 9000\nverdict: below target\n" in table
+    assert run([*load, "--targets", "2:0", "--json"]) == 0
+    [scaling] = json.loads(capsys.readouterr().out)["scalings"]
+    assert (scaling["slots"], scaling["target"], scaling["met"]) == (2, 0.0, True)
+    assert run([*load, "--targets", "none", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["scalings"] == []
+    run([*load, "--json"])
+    assert json.loads(capsys.readouterr().out)["scalings"][0]["target"] == 1.7
 
 
 STRESS = ["--requests", "8", "--slots", "2", "--queue", "1", "--max-tokens", "3"]

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from heddle.bench.answers import CHAT, COMPLETIONS, completion, read_answer
 from heddle.bench.exchange import Exchange, post
@@ -34,6 +34,7 @@ FORMULAS = {
     "ITL": "gap between one piece of text and the next, over all requests",
     "tok/s": "output tokens of all answers / (last output - first request sent)",
     "ratio": "tok/s / --baseline-tps",
+    "scaling": "tok/s / tok/s of the server with one slot",
     "memory": "resident memory of the server's process and its children, every 50 ms",
     "device": "memory in use of all devices, as nvidia-smi reports it every second",
 }
@@ -50,6 +51,7 @@ class Verdict(IntEnum):
     REQUESTS_FAILED = 1
     BELOW_BASELINE = 5
     ISOLATION_BROKEN = 6
+    BELOW_TARGET = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +123,24 @@ class LoadResult:
         return asdict(self) | {"ratio": self.ratio, "isolation": self.isolation.as_dict()}
 
 
+class Scaling(NamedTuple):
+    """How a server with several slots compares with the server with one slot.
+
+    Attributes:
+        slots: its number of slots.
+        ratio: its rate as a multiple of that of one slot.
+        target: least ratio.
+    """
+
+    slots: int
+    ratio: float
+    target: float
+
+    @property
+    def is_met(self) -> bool:
+        return self.ratio >= self.target
+
+
 @dataclass(frozen=True, slots=True)
 class LoadReport:
     """The results of one run: of one server, or of several servers in a sweep over slots.
@@ -129,6 +149,7 @@ class LoadReport:
         label: the run's name.
         machine: the client's machine; see `heddle.bench.machine.describe`.
         min_ratio: least ratio to the baseline.
+        targets: least scaling by number of slots.
     """
 
     label: str
@@ -136,6 +157,21 @@ class LoadReport:
     machine: dict[str, Any]
     results: Sequence[LoadResult]
     min_ratio: float
+    targets: Mapping[int, float] = field(default_factory=dict)
+
+    @property
+    def scalings(self) -> tuple[Scaling, ...]:
+        """The scaling of each server with a target, if the sweep has one with one slot.
+
+        A load with fewer requests at once than slots shows no scaling.
+        """
+        one = next((result.rate for result in self.results if result.slots == 1), 0.0)
+        rates = [(result.slots or 0, result.rate) for result in self.results]
+        return tuple(
+            Scaling(slots, rate / one, self.targets[slots])
+            for slots, rate in rates
+            if one and slots in self.targets and slots <= self.load.concurrency
+        )
 
     @property
     def verdict(self) -> Verdict:
@@ -145,6 +181,8 @@ class LoadReport:
         ratios = [result.ratio for result in self.results if result.ratio is not None]
         if ratios and max(ratios) < self.min_ratio:
             return Verdict.BELOW_BASELINE
+        if not all(scaling.is_met for scaling in self.scalings):
+            return Verdict.BELOW_TARGET
         if any(result.failures for result in self.results):
             return Verdict.REQUESTS_FAILED
         return Verdict.GOOD
@@ -164,6 +202,7 @@ class LoadReport:
             "formulas": FORMULAS,
             "results": [result.as_dict() for result in self.results],
             "min_ratio": self.min_ratio,
+            "scalings": [one._asdict() | {"met": one.is_met} for one in self.scalings],
             "verdict": self.verdict.name.lower(),
             "exit_code": int(self.verdict),
         }

@@ -1,6 +1,8 @@
 """`heddle bench load`: a load on an OpenAI-compatible server, with a verdict."""
 
 import json
+import re
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from heddle.bench.load import LoadReport, LoadResult
     from heddle.bench.process import Memory
 
+_TARGETS = "2:1.7,4:3.0"
+_TARGET = re.compile(r"(\d{1,4}):(\d+(?:\.\d+)?)")
 _REASON = 300  # characters of an error: a refusal may have a long body
 
 
@@ -65,6 +69,15 @@ def bench_load(
             help="With a MODEL: numbers of slots, such as 1,2,4. Each number gets a server.",
         ),
     ] = None,
+    targets: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LIST",
+            help="With --slots: least tokens per second for numbers of slots, as multiples of those"
+            " of one slot. The exit code is 7 below one of them; none = no targets.",
+            show_default=_TARGETS,
+        ),
+    ] = None,
     protect: Protect = "8081",
     external: External = False,
     force: Force = False,
@@ -75,8 +88,8 @@ def bench_load(
 ) -> int:
     """Measure a server under load, and judge it.
 
-    Exit codes: 0 good; 5 slower than the baseline; 6 a request got something of another request; 1
-    a request failed; 2 the load did not run.
+    Exit codes: 0 good; 5 slower than the baseline; 6 a request got something of another request; 7
+    several slots are slower than their target; 1 a request failed; 2 the load did not run.
     """
     from heddle.bench.load import Load, LoadReport, run_load
     from heddle.bench.machine import describe
@@ -90,6 +103,9 @@ def bench_load(
         raise ConfigError(f"--baseline-tps: {baseline_tps:g} is not above 0")
     if slots is not None and is_url(target):
         raise ConfigError("--slots starts servers; name a model instead of a URL")
+    least = _parse_targets(_TARGETS if targets is None else targets)
+    if targets is not None and least:
+        _check_targets(least, [] if slots is None else sweep, concurrency)
     given = external_server(target, model, key, protect, external=external, force=force)
     results = []
     with progress_notes() as note:
@@ -101,12 +117,37 @@ def bench_load(
             config = replace(engine, slots=count, queue=max(engine.queue, concurrency))
             with heddle_server(target, config) as server:
                 results.append(run_load(server, load, slots=count, baseline=baseline_tps))
-    report = LoadReport(label, load, describe("heddle"), results, min_ratio)
+    report = LoadReport(label, load, describe("heddle"), results, min_ratio, least)
     if as_json:
         print(json.dumps(report.as_dict(), indent=2, allow_nan=False))
     else:
         _print(report)
     return int(report.verdict)
+
+
+def _parse_targets(text: str) -> dict[int, float]:
+    """The least scalings of a list such as 2:1.7,4:3.0. Raises ConfigError: it is none."""
+    if text == "none":
+        return {}
+    found = {}
+    for part in text.split(","):
+        target = _TARGET.fullmatch(part.strip())
+        if target is None:
+            raise ConfigError(f"--targets: {text!r} is not a list such as {_TARGETS}")
+        found[int(target[1])] = float(target[2])
+    return found
+
+
+def _check_targets(targets: Iterable[int], sweep: list[int], concurrency: int) -> None:
+    """Check that a sweep can show the scalings of all `targets`. Raises ConfigError."""
+    for count in (1, *targets):
+        if count not in sweep:
+            raise ConfigError(f"--targets: --slots has no server with {count}; add it there")
+        if count > concurrency:
+            raise ConfigError(
+                f"--targets: {concurrency} requests at once do not fill {count} slots; raise"
+                " --concurrency"
+            )
 
 
 def _print(report: "LoadReport") -> None:
@@ -130,6 +171,8 @@ def _print(report: "LoadReport") -> None:
     print(other_work_line(report.other_work))
     for name, formula in FORMULAS.items():
         print(f"{name} = {formula}")
+    for slots, ratio, target in report.scalings:
+        print(f"scaling with {slots} slots: {ratio:.2f}, target {target:g}")
     print(f"verdict: {report.verdict.name.lower().replace('_', ' ')}")
 
 
