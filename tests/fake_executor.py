@@ -29,6 +29,7 @@ from heddle.step import (
     Binding,
     Chunk,
     Deferred,
+    DeviceMemory,
     Failed,
     ModelShape,
     Pooled,
@@ -62,6 +63,9 @@ WORK = ModelWork(
 """The cost of a step, as this executor reports it: two layers, one of them with a window."""
 
 SHAPE = ModelShape(layers=1, kv_heads=1, head_dim=2, vocabulary=VOCABULARY, context=512, width=2)
+
+
+MEMORY = DeviceMemory(free=2 * 10**9, total=5 * 10**9)
 
 
 def next_token(
@@ -180,6 +184,7 @@ class FakeExecutor:
     snapshot_tokens: int = 64
     summary: str = "nothing real"
     held_bytes: int = 1000
+    device_memory: DeviceMemory | None = MEMORY
     compute_seconds: float = 0.0
     work: ModelWork = WORK
     page_format: str = "token ids"

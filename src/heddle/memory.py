@@ -9,6 +9,7 @@ from time import monotonic
 
 from heddle.errors import OutOfMemoryError
 from heddle.sizes import gigabytes
+from heddle.step import DeviceMemory
 
 _MEMINFO = Path("/proc/meminfo")
 _CGROUP = Path("/sys/fs/cgroup")
@@ -25,21 +26,23 @@ def available_bytes() -> int:
     return min(memory_limits().values(), default=2 << 30)
 
 
+def machine_memory() -> DeviceMemory | None:
+    """The memory of this machine, or of its container; None if the system does not report it."""
+    amounts = [_meminfo("MemTotal"), _cgroup_limit()]
+    totals = [amount for amount in amounts if amount is not None]
+    return DeviceMemory(available_bytes(), min(totals)) if totals else None
+
+
 def memory_limits() -> dict[str, int]:
     """Bytes that the process may still allocate under each limit of the system, by limit.
 
     Keys are descriptions of the limits for error messages.
     """
     amounts = {}
-    if _MEMINFO.exists():
-        for line in _MEMINFO.read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                amounts["the available memory"] = int(line.split()[1]) * 1024
-    limit = _CGROUP / "memory.max"
-    if limit.exists() and (most := limit.read_text().strip()).isdecimal():
-        amounts["the memory left under the container's limit"] = max(
-            0, int(most) - _used_in_cgroup()
-        )
+    if (available := _meminfo("MemAvailable")) is not None:
+        amounts["the available memory"] = available
+    if (most := _cgroup_limit()) is not None:
+        amounts["the memory left under the container's limit"] = max(0, most - _used_in_cgroup())
     space, _ = resource.getrlimit(resource.RLIMIT_AS)
     if space != resource.RLIM_INFINITY and _STATM.exists():
         mapped = int(_STATM.read_text().split()[0]) * resource.getpagesize()
@@ -80,6 +83,23 @@ class FreeMemory:
             f" {gigabytes(self._least)} free. Try again later, or set a smaller min_free_memory",
             param="min_free_memory",
         )
+
+
+def _meminfo(name: str) -> int | None:
+    """The bytes that the kernel reports under a name; None if it does not."""
+    if _MEMINFO.exists():
+        for line in _MEMINFO.read_text().splitlines():
+            if line.startswith(f"{name}:"):
+                return int(line.split()[1]) * 1024
+    return None
+
+
+def _cgroup_limit() -> int | None:
+    """Most bytes that the container may use; None: no limit."""
+    limit = _CGROUP / "memory.max"
+    if limit.exists() and (most := limit.read_text().strip()).isdecimal():
+        return int(most)
+    return None
 
 
 def _used_in_cgroup() -> int:

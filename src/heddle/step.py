@@ -498,6 +498,14 @@ class LogitsSummary:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """Bytes of a device's memory: those that may still be allocated, and all."""
+
+    free: int
+    total: int
+
+
 class PageMemory(Protocol):
     """State as bytes. Pages and snapshots can be read and written back, bit for bit."""
 
@@ -559,6 +567,14 @@ class Executor(PageMemory, Protocol):
     @property
     def held_bytes(self) -> int:
         """Bytes of the weights, and of all pages and snapshots."""
+        ...
+
+    @property
+    def device_memory(self) -> DeviceMemory | None:
+        """The memory of the device, of rank 0's if there are several; None if it is not known.
+
+        The figures may be those of a second before the last step. Any thread may ask.
+        """
         ...
 
     @property

@@ -1,4 +1,4 @@
-"""Lines of the log about waits for slots, chunks of prompts and steps."""
+"""Lines of the log about loads, waits for slots, chunks of prompts and steps."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import logging
 import re
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
+from fake_executor import MEMORY
 from heddle.engine import step_log
 from heddle.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
-    import pytest
-
     from fake_executor import FakeExecutor
 
 PARAMS = SamplingParams(seed=1, max_tokens=2, ignore_eos=True)
@@ -22,6 +23,17 @@ def lines(caplog: pytest.LogCaptureFixture, name: str) -> list[str]:
     """The lines of a logger, without their times."""
     own = [record.getMessage() for record in caplog.records if record.name == name]
     return [MILLISECONDS.sub("T ms", line) for line in own]
+
+
+@pytest.mark.parametrize(("memory", "told"), [(MEMORY, "2.00 GB of 5.00 GB"), (None, "unknown")])
+def test_a_load_is_logged_with_the_memory_of_the_device(
+    start: Any, executor: FakeExecutor, caplog: pytest.LogCaptureFixture, memory: Any, told: str
+) -> None:
+    executor.device_memory = memory
+    with caplog.at_level(logging.INFO, "heddle"):
+        start()
+    line = f"fake runs on nothing real; free memory of the device: {told}"
+    assert lines(caplog, "heddle.engine.engine") == [line]
 
 
 def test_the_log_has_chunks_of_prompts_and_steps(

@@ -31,6 +31,7 @@ from heddle.errors import (
 )
 from heddle.executors.failures import summarize
 from heddle.executors.registry import loader
+from heddle.memory import machine_memory
 from heddle.sampling_params import SamplingParams
 from heddle.state import PAGE_TOKENS
 from heddle.step import (
@@ -680,6 +681,13 @@ def test_a_sampler_that_fails_ends_only_its_sequence(executor):
     assert "the request's sampler failed" in failed.error.message
     again = (Binding(1, GREEDY, [3, 1, 4], []),)
     assert execute(executor, StepPlan(again, chunks[1:])).sampled[0].token == alone.token
+
+
+def test_the_memory_of_the_device_is_known(executor):
+    found, machine = executor.device_memory, machine_memory()
+    assert machine is not None
+    assert found.total == machine.total
+    assert 0 < found.free < found.total
 
 
 def test_logits_are_summarised(executor):

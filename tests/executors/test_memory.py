@@ -11,6 +11,7 @@ from heddle import memory
 from heddle.errors import OutOfMemoryError
 from heddle.executors.cpu.memory import packed_bytes
 from heddle.executors.memory import Room, check_memory
+from heddle.step import DeviceMemory
 from heddle.weights.tensor_types import TensorType
 
 if TYPE_CHECKING:
@@ -55,6 +56,16 @@ def test_a_cgroup_limit_leaves_memory_that_is_free_or_file_cache(kernel: Path) -
     assert memory.available_bytes() == 610 * MIB
     limit(kernel, str(1000 * MIB), current=1001 * MIB, files=3)
     assert memory.available_bytes() == 0
+
+
+def test_the_memory_of_a_machine_is_that_of_its_container(kernel: Path) -> None:
+    assert memory.machine_memory() is None
+    (kernel / "meminfo").write_text("MemTotal:  9000 kB\nMemAvailable:  4000 kB\n")
+    assert memory.machine_memory() == DeviceMemory(4000 * 1024, 9000 * 1024)
+    limit(kernel, str(5 * MIB), current=4 * MIB, files=MIB)
+    assert memory.machine_memory() == DeviceMemory(2 * MIB, 5 * MIB)
+    limit(kernel, "max", current=4 * MIB, files=MIB)
+    assert memory.machine_memory() == DeviceMemory(4000 * 1024, 9000 * 1024)
 
 
 def test_an_address_space_limit_leaves_what_is_not_mapped(

@@ -16,6 +16,7 @@ from heddle.executors.graph.claims import Claims
 from heddle.executors.graph.forward import record
 from heddle.executors.registry import loader
 from heddle.models.registry import build
+from heddle.step import DeviceMemory
 from heddle.weights.mix import Mix
 from models.rig import CONTEXT, GREEDY, TEXT, Rig
 from models.tiny import qwen3_5
@@ -52,6 +53,17 @@ def test_a_part_of_the_gpu_stays_free(gpu):
     assert torch_memory.room_of(GPU, EngineConfig()).free == 850 * MB
     assert torch_memory.room_of(GPU, EngineConfig(gpu_memory=1.0)).free == 950 * MB
     assert torch_memory.room_of(GPU, EngineConfig(gpu_memory=0.05)).free == 0
+
+
+def test_the_memory_of_a_gpu_is_reported_while_it_works(gpu, monkeypatch) -> None:
+    gpu[0] = 950 * MB
+    assert torch_memory.device_memory(GPU) == DeviceMemory(950 * MB, 1000 * MB)
+
+    def fail(device: torch.device) -> tuple[int, int]:
+        raise RuntimeError("the device has failed")
+
+    monkeypatch.setattr(torch_memory, "free_and_total", fail)
+    assert torch_memory.device_memory(GPU) is None
 
 
 @pytest.mark.parametrize("share", [0.0, 1.01, float("nan")])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 from dataclasses import replace
 from functools import cached_property, partial
 from queue import SimpleQueue
@@ -23,6 +24,7 @@ from heddle.engine.thread import EngineThread
 from heddle.engram.library import EngramLibrary
 from heddle.errors import ContextLengthError, InvalidRequestError, ModelFileError
 from heddle.executors.serving import served_config
+from heddle.sizes import gigabytes
 from heddle.text.constrained.trial import Trial
 from heddle.text.tokenizer.continuations import Continuations
 
@@ -44,6 +46,8 @@ if TYPE_CHECKING:
     from heddle.scheduler.sequence import Sequence as SchedulerSequence
     from heddle.step import TokenGrammar, TokenRules
     from heddle.weights.progress import Progress
+
+_log = logging.getLogger(__name__)
 
 _EMBEDDING = EmbeddingParams()
 
@@ -85,6 +89,7 @@ class Engine(Closing):
         self._ids = itertools.count()
         self._mailboxes: WeakValueDictionary[asyncio.AbstractEventLoop, Mailbox]
         self._mailboxes = WeakValueDictionary()
+        _log_load(model)
         finalize(self, self._thread.stop_later).atexit = False  # at exit, `_stop_all` stops it
 
     @classmethod
@@ -409,6 +414,14 @@ class Engine(Closing):
         """
         self._trial.close()
         self._thread.stop(drain=drain)
+
+
+def _log_load(model: LoadedModel) -> None:
+    memory, runs_on = model.executor.device_memory, model.executor.summary
+    free = "unknown"
+    if memory is not None:
+        free = f"{gigabytes(memory.free)} of {gigabytes(memory.total)}"
+    _log.info("%s runs on %s; free memory of the device: %s", model.info.id, runs_on, free)
 
 
 def _engrams(

@@ -33,6 +33,7 @@ from heddle.executors.serving import (
     page_layout,
     position_bytes,
 )
+from heddle.memory import machine_memory
 from heddle.models.ops import Batch
 from heddle.outputs import PromptLogprob
 from heddle.roofline import Limits
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from heddle.step import (
         Binding,
         Chunk,
+        DeviceMemory,
         GrammarState,
         LogitsSummary,
         ModelShape,
@@ -173,6 +175,10 @@ class ReferenceExecutor:
                 return self._compute(plan)
         finally:
             self.compute_seconds += time.perf_counter() - began
+
+    @property
+    def device_memory(self) -> DeviceMemory | None:
+        return machine_memory()
 
     def watch(self, failed: Callable[[str], None]) -> None:
         """Nothing: it fails in steps only."""

@@ -20,6 +20,7 @@ import pytest
 
 from devices import HERE
 from executors.tiny_files import tiny_file
+from fake_executor import MEMORY, FakeExecutor
 from heddle.config import EngineConfig, RegistryConfig
 from heddle.engine.engine import Engine
 from heddle.engine.registry import Registry
@@ -35,8 +36,10 @@ from heddle.errors import (
     UnsupportedModelError,
 )
 from heddle.executors.children import process as children
+from heddle.executors.process import child
 from heddle.executors.process.executor import ProcessExecutor
 from heddle.executors.registry import DEVICES, loader
+from heddle.memory import machine_memory
 from heddle.sampling_params import SamplingParams
 from heddle.step import Binding, Chunk, StepPlan
 from live_server import live_server
@@ -187,6 +190,31 @@ def test_a_process_that_dies_while_idle_poisons_the_model_at_once(load, processe
     with pytest.raises(ModelPoisonedError, match="was killed by signal 11"):
         engine.complete([1, 2, 3], SHORT)
     engine.close()
+
+
+def test_the_memory_of_the_device_comes_with_the_load_and_with_steps(
+    device: str, tmp_path: Path
+) -> None:
+    machine = machine_memory()
+    assert machine is not None
+    executor: Any = loader(device)(llama.PLAIN.checkpoint(tmp_path), replace(CONFIG, device=device))
+    assert executor.device_memory.total == machine.total
+    executor._process.device_memory = None
+    execute(executor, one_token())
+    assert executor.device_memory.total == machine.total
+    executor.close()
+
+
+def test_the_memory_of_the_device_is_read_once_a_second(monkeypatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(child.time, "monotonic", lambda: clock[0])
+    reader = child.MemoryReader(FakeExecutor())
+    assert reader.newer() == MEMORY
+    clock[0] = 0.99
+    assert reader.newer() is None
+    clock[0] = 1.0
+    assert reader.newer() == MEMORY
+    assert reader.newer() is None
 
 
 def test_a_silent_process_fails_the_step(load, processes) -> None:

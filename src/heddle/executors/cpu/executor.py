@@ -45,6 +45,7 @@ from heddle.executors.serving import (
     page_layout,
     position_bytes,
 )
+from heddle.memory import machine_memory
 from heddle.sampling_params import SamplingParams
 from heddle.sizes import counted
 from heddle.state import PAGE_TOKENS
@@ -62,7 +63,7 @@ if TYPE_CHECKING:
     from heddle.models.decoder import Decoder
     from heddle.roofline import Limits
     from heddle.state import StateMemory
-    from heddle.step import Binding, Chunk, LogitsSummary, ModelShape, StepPlan
+    from heddle.step import Binding, Chunk, DeviceMemory, LogitsSummary, ModelShape, StepPlan
 
     # A step in flight: the step, its plan, the chunks that sample, their samplers, the function
     # that waits for the samplers' masks, and the hidden states that are kept. A tuple costs less
@@ -201,6 +202,10 @@ class CpuExecutor:
             f" weights {self._packed_bytes / 1e6:,.0f} MB,"
             f" {describe_memory(self.memory, self.kv_type)}"
         )
+
+    @property
+    def device_memory(self) -> DeviceMemory | None:
+        return machine_memory()
 
     def use_masks(self, masks: MaskSource) -> None:
         """Take the masks of grammars from there. This is called before the first step."""

@@ -9,10 +9,12 @@ from __future__ import annotations
 import contextlib
 import importlib
 import logging
+import math
 import os
 import queue
 import sys
 import threading
+import time
 import traceback
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -40,6 +42,7 @@ from heddle.weights.formats import open_checkpoint
 if TYPE_CHECKING:
     from heddle.executors.children.channel import Channel
     from heddle.executors.cpu.grammar_masks import MaskSource
+    from heddle.step import DeviceMemory
 
 
 _log = logging.getLogger(__name__)
@@ -66,12 +69,31 @@ class _Log(logging.Handler):
             self._channel.send(Kind.LOG, encode((record.name, record.levelno, text)))
 
 
+class MemoryReader:
+    """Reads the memory of an executor's device, at most once a second."""
+
+    _SECONDS = 1.0
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._read_at = -math.inf
+
+    def newer(self) -> DeviceMemory | None:
+        """The memory; None if the last reading is not a second old."""
+        now = time.monotonic()
+        if now - self._read_at < self._SECONDS:
+            return None
+        self._read_at = now
+        return self._executor.device_memory
+
+
 class _Server:
     """Serves an executor and that of its head."""
 
     def __init__(self, channel: Channel, executor: GuestExecutor) -> None:
         self._channel = channel
         self._executors: list[Any] = [executor, executor.head]
+        self._memory = MemoryReader(executor)
         self._masks = GivenMasks()
         executor.use_masks(self._masks)
         self._failures: dict[int, Answer] = {}  # of steps that were refused, by executor
@@ -138,7 +160,7 @@ class _Server:
         if answer is None:
             try:
                 result = write_result(executor.collect())
-                answer = Answer((executor.compute_seconds, result))
+                answer = Answer((executor.compute_seconds, self._memory.newer(), result))
             except Exception as error:
                 answer = _error(error)
         self._channel.send(Kind.RESULT, bytes([number]) + encode_answer(answer))
@@ -211,6 +233,7 @@ def _facts(executor: Executor) -> Facts:
         executor.page_format,
         executor.summary,
         executor.held_bytes,
+        executor.device_memory,
         executor.work,
         executor.runs_ahead,
         executor.warm_ups if isinstance(executor, WarmingExecutor) else 0,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from heddle.errors import HeddleError
     from heddle.executors.process.messages import LoadOrder, SlotMasks
     from heddle.roofline import Limits
-    from heddle.step import LogitsSummary, StepPlan, StepResult
+    from heddle.step import DeviceMemory, LogitsSummary, StepPlan, StepResult
 
 _GOODBYE_SECONDS = 10.0
 """How long the process may take to end before it is killed. It may wait for ranks of its own."""
@@ -32,7 +32,11 @@ _ABANDON_SECONDS = 5.0
 
 
 class DeviceProcess:
-    """The process of a device. Executors share it: that of a model, and that of its head."""
+    """The process of a device. Executors share it: that of a model, and that of its head.
+
+    Attributes:
+        device_memory: the newest reading of the device's memory. Any thread may read it.
+    """
 
     def __init__(self, device: str, seconds: float) -> None:
         """Start the process. `seconds`: how long it may be silent.
@@ -43,6 +47,7 @@ class DeviceProcess:
         self._is_abandoned = False
         self._waits = False  # for the result of a step
         self._steps = 0
+        self.device_memory: DeviceMemory | None = None
         self._lock = threading.Lock()
         name = f"the process of device {device}"
         self._process = ChildProcess(name, "heddle.executors.process.child", seconds, self._hear)
@@ -59,6 +64,7 @@ class DeviceProcess:
         """Load a model. Raises what the load raises."""
         self._process.send(Kind.LOAD, encode(order))
         facts: Facts = self._answer(progress)
+        self.device_memory = facts.device_memory
         return facts
 
     def next_step(self) -> int:
@@ -90,7 +96,8 @@ class DeviceProcess:
             raise self._failure(error) from error
         finally:
             self._waits = False
-        seconds, written = _value(decode(content[1:]))
+        seconds, memory, written = _value(decode(content[1:]))
+        self.device_memory = memory or self.device_memory
         return seconds, written
 
     def call(self, executor: int, method: str, *arguments: Any) -> Any:
@@ -178,6 +185,10 @@ class ProcessExecutor:
         if number == 0:  # for a model that was dropped and not closed, for example by a failed load
             weakref.finalize(self, process.kill).atexit = False
         self._submitted: deque[tuple[int, Callable[[], dict[int, SlotMasks]] | None]] = deque()
+
+    @property
+    def device_memory(self) -> DeviceMemory | None:
+        return self._process.device_memory
 
     def warm_up(self, done: Callable[[int], None]) -> None:
         self._process.follow(done, self._number, "warm_up")

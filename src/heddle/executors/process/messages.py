@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from heddle.errors import HeddleError
     from heddle.roofline import ModelWork
     from heddle.state import StateMemory
-    from heddle.step import ModelShape
+    from heddle.step import DeviceMemory, ModelShape
 
 
 class Kind(IntEnum):
@@ -39,8 +39,8 @@ class Kind(IntEnum):
     ANSWER = 33
     """An :class:`Answer` to LOAD or CALL."""
     RESULT = 34
-    """A byte: the number of the executor. An :class:`Answer`: its `compute_seconds`, and the
-    result as `plans.py` writes it."""
+    """A byte: the number of the executor. An :class:`Answer`: its `compute_seconds`, the device's
+    memory if it was read again, and the result as `plans.py` writes it."""
     LOG = 35
     """A record of the child's log: logger, level, text."""
 
@@ -75,6 +75,7 @@ class Facts:
     page_format: str
     summary: str
     held_bytes: int
+    device_memory: DeviceMemory | None
     work: ModelWork
     runs_ahead: bool
     warm_ups: int

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from heddle.executors.ranks.group import RankGroup
     from heddle.roofline import Limits, ModelWork
     from heddle.state import StateMemory
-    from heddle.step import LogitsSummary, ModelShape, StepPlan, StepResult
+    from heddle.step import DeviceMemory, LogitsSummary, ModelShape, StepPlan, StepResult
 
 
 class LeadingExecutor(WarmingExecutor, Executor, Protocol):
@@ -71,6 +71,10 @@ class RankedExecutor:
     @property
     def summary(self) -> str:
         return f"{self._ranks} ranks, each: {self._leader.summary}"
+
+    @property
+    def device_memory(self) -> DeviceMemory | None:
+        return self._leader.device_memory
 
     @property
     def compute_seconds(self) -> float:

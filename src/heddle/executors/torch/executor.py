@@ -29,6 +29,7 @@ from heddle.executors.torch.allocation import is_out_of_memory, out_of_memory_in
 from heddle.executors.torch.chunk_rows import rows_of
 from heddle.executors.torch.device import device_digest, device_name
 from heddle.executors.torch.limits import measure
+from heddle.executors.torch.memory import device_memory
 from heddle.executors.torch.readout import read
 from heddle.executors.torch.sampling import Samplers
 from heddle.executors.torch.scoring import score_on_device, score_on_host
@@ -49,7 +50,15 @@ if TYPE_CHECKING:
     from heddle.executors.torch.sampling import StartedPicks
     from heddle.roofline import Limits
     from heddle.state import StateMemory
-    from heddle.step import Chunk, Failed, LogitsSummary, ModelShape, Sampled, StepPlan
+    from heddle.step import (
+        Chunk,
+        DeviceMemory,
+        Failed,
+        LogitsSummary,
+        ModelShape,
+        Sampled,
+        StepPlan,
+    )
 
 
 class Uploaded(NamedTuple):
@@ -148,6 +157,10 @@ class TorchExecutor:
             f"{device_name(self._device)}, weights {self._weight_bytes / 1e6:,.0f} MB,"
             f" {describe_memory(self.memory, self._kv_type)}"
         )
+
+    @property
+    def device_memory(self) -> DeviceMemory | None:
+        return device_memory(self._device)
 
     def use_masks(self, masks: MaskSource) -> None:
         """Take the masks of grammars from there. This is called before the first step."""

@@ -15,8 +15,9 @@ from heddle.executors.torch.graphs import buckets
 from heddle.executors.torch.layout import SPLIT
 from heddle.executors.torch.open_blocks import BLOCK
 from heddle.executors.torch.tiles import TILE, padded
+from heddle.memory import machine_memory
 from heddle.state import Fixed, Pages, Window
-from heddle.step import most_rows
+from heddle.step import DeviceMemory, most_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,6 +37,16 @@ def free_and_total(device: torch.device) -> tuple[int, int]:
     free, total = torch.cuda.mem_get_info(device)
     unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return free + unused, total
+
+
+def device_memory(device: torch.device) -> DeviceMemory | None:
+    """The memory of a device; None if the device has failed."""
+    if device.type != "cuda":
+        return machine_memory()
+    try:
+        return DeviceMemory(*free_and_total(device))
+    except RuntimeError:
+        return None
 
 
 def room_of(device: torch.device, config: EngineConfig) -> Room:

@@ -10,6 +10,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from fake_executor import MEMORY
 from heddle.weights.files import FileStamp
 from patience import PATIENCE
 
@@ -194,12 +195,25 @@ def test_slots_while_requests_run_and_wait(serve: Callable[..., Running]) -> Non
         assert engine["tokens_per_second"] > 0 and engine["prompt_tokens_per_second"] > 0
     assert first["request"] != second["request"]
     assert (now["heddle_slots"], now["heddle_slots_busy"]) == (2, 2)
+    assert now["heddle_device_memory_bytes/free"] == MEMORY.free
+    assert now["heddle_device_memory_bytes/total"] == MEMORY.total
     assert now["heddle_queue_depth"] == 1
     assert now["heddle_kv_pages_used"] == 2
     assert now["heddle_kv_pages"] == 64
     assert 0 < now["heddle_utilisation"] <= 1
     assert now["heddle_tokens_per_second"] > 0 and now["heddle_prompt_tokens_per_second"] > 0
     assert now["heddle_slot_tokens_per_second/0"] > 0 and now["heddle_slot_tokens_per_second/1"] > 0
+
+
+def test_a_device_may_not_tell_its_memory(serve: Callable[..., Running]) -> None:
+    server = serve()
+    server.executor.device_memory = None
+    assert not any("device_memory" in name for name in scrape(server))
+    [model] = server.get("/v1/models").json()["data"]
+    assert model["device_memory"] is None
+    server.executor.device_memory = MEMORY
+    [model] = server.get("/v1/models").json()["data"]
+    assert model["device_memory"] == {"free": MEMORY.free, "total": MEMORY.total}
 
 
 def test_metrics_count_what_was_served(serve: Callable[..., Running]) -> None:

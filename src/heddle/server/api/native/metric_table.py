@@ -6,7 +6,7 @@ the row's own label. `metrics.py` adds the labels that all metrics share.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
@@ -74,6 +74,11 @@ def _step_tokens(moment: Moment) -> Mapping[str, float]:
 
 def _slot_rates(moment: Moment) -> Mapping[str, float]:
     return {str(slot.index): slot.tokens_per_second for slot in moment.now.slots}
+
+
+def _device_memory(moment: Moment) -> Mapping[str, float]:
+    memory = moment.engine.model.executor.device_memory
+    return {} if memory is None else asdict(memory)
 
 
 _TOTAL, _LEVEL = Kind.TOTAL, Kind.LEVEL
@@ -203,6 +208,13 @@ ROWS: tuple[Row[Moment], ...] = (
         "Bytes of all pages and snapshots of the KV cache, by storage type.",
         _kv_bytes,
         "type",
+    ),
+    Row(
+        "heddle_device_memory_bytes",
+        _LEVEL,
+        "Bytes of the device's memory: free, and total.",
+        _device_memory,
+        "kind",
     ),
 )
 """Metrics of an engine."""

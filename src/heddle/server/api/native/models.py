@@ -184,8 +184,10 @@ def _described(name: str, status: ModelStatus, service: Service) -> dict[str, An
     }
     if engine is None or info is None:
         return described
+    memory = engine.model.executor.device_memory
     return described | {
         "device": status.device,
+        "device_memory": memory and dataclasses.asdict(memory),
         "uptime_seconds": round(status.uptime_seconds or 0.0, 3),
         "max_model_len": engine.context,
         "architecture": info.architecture,
