@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from heddle.cache.manager import CacheManager, PageTable
-from heddle.state import PAGE_TOKENS, StateMemory, pages_for
+from heddle.state import PAGE_TOKENS, StateMemory, WindowMemory, pages_for
 
 PAGES = 6
 
@@ -55,7 +55,7 @@ class Sequence:
         manager.tick()
         match = manager.match(salt, [*tokens, 0])
         self.before = manager.available
-        (self.cost,) = manager.cost(match, len(tokens)).pages
+        self.cost, *_ = manager.cost(match, len(tokens)).pages
         manager.attach(self.table, match)
         self.found = match.length
 
@@ -253,3 +253,70 @@ def test_warm_pages_start_with_the_most_recently_used_prefix() -> None:
         for text in (short, long)
         for end in range(PAGE_TOKENS, len(text) + 1, PAGE_TOKENS)
     ]
+
+
+def with_snapshots(ends: list[int]) -> tuple[CacheManager, list[int]]:
+    """A cache with one prefix, and snapshots of its state at these numbers of tokens."""
+    memory = StateMemory(8, 1000, snapshots=8, snapshot_bytes=70, snapshot_tokens=64)
+    manager, tokens = CacheManager(memory), words(1, 2, 3)[: ends[-1]]
+    sequence = Sequence(manager, tokens)
+    for end in ends:
+        assert manager.grow(sequence.table, end)
+        manager.begin_snapshot(sequence.table)
+        manager.end_snapshot(sequence.table, tokens, end)
+    sequence.end()
+    return manager, tokens
+
+
+def test_a_prefix_of_whole_pages_ends_at_a_snapshot_at_the_end_of_a_page() -> None:
+    manager, tokens = with_snapshots([32, 40])
+    match = manager.match(None, tokens, len(tokens))
+    assert match.length == 40
+    assert manager.whole_pages(match).length == 32
+
+
+def test_only_the_last_page_of_a_node_is_saved_with_its_snapshot() -> None:
+    manager, _ = with_snapshots([96])
+    warm = [(len(page.tokens), page.snapshot) for page in manager._warm_pages()]
+    assert warm == [(32, None), (64, None), (96, 0)]
+
+
+def test_cached_bytes_are_those_of_pages_windows_and_snapshots() -> None:
+    manager, _ = with_snapshots([32, 40])
+    assert manager.stats().cached_bytes == 2 * 1000 + 2 * 70
+    windowed = CacheManager(StateMemory(8, 1000, (WindowMemory(200, 8, page_bytes=300),)))
+    sequence = Sequence(windowed, words(1))
+    sequence.compute()
+    sequence.end()
+    assert windowed.stats().cached_bytes == 2 * 1000 + 2 * 300
+
+
+def test_the_figures_of_hits() -> None:
+    manager = CacheManager(StateMemory(PAGES))
+    assert (manager.stats().hit_rate, manager.stats().mean_hit_tokens) == (0.0, 0.0)
+    for found, lost in ((0, 0), (40, 3), (20, 4), (0, 0)):
+        manager.count_query(70, found, lost)
+    stats = manager.stats()
+    assert (stats.hit_rate, stats.mean_hit_tokens, stats.lost_tokens) == (0.5, 30.0, 7)
+
+
+def test_a_table_that_shrinks_gives_back_pages_of_all_groups() -> None:
+    manager = CacheManager(StateMemory(8, windows=(WindowMemory(200, 8),)))
+    table = PageTable()
+    manager.grow(table, 5 * PAGE_TOKENS)
+    manager.shrink(table, 3 * PAGE_TOKENS + 1)
+    manager.check_integrity()
+    assert (len(table.pages), len(table.windows[0].pages)) == (4, 4)
+    assert manager.available_by_group.pages == (4, 4)
+
+
+def test_a_windowed_page_that_one_sequence_holds_costs_one() -> None:
+    """When that sequence advances, it cannot use the page again. The source of a copy counts."""
+    manager = CacheManager(StateMemory(8, windows=(WindowMemory(64, 8, reach=3),)))
+    tokens = words(1, 2)  # ends inside the third page
+    first = Sequence(manager, tokens)
+    first.compute()
+    match = manager.match(None, [*tokens, 0])
+    assert manager.cost(match, len(tokens) + PAGE_TOKENS).pages == (2, 2 + 3)
+    first.end()
+    assert manager.cost(match, len(tokens) + PAGE_TOKENS).pages == (2 + 3, 3 + 1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
+
 import pytest
 
 from fake_executor import FakeExecutor, solo_output
@@ -323,3 +325,24 @@ def test_a_cancelled_sequence_that_fails_leaves_no_prefix() -> None:
     rig.scheduler.cancel(sequence.id)
     assert rig.scheduler.update(execute(rig.executor, plan)) == []
     assert rig.cache.match(None, prompt).length == 0
+
+
+def test_a_request_with_another_salt_follows_nobody() -> None:
+    rig = Rig(batch_tokens=32)
+    for salt in ("mine", "yours", None, "mine"):
+        rig.add(words(1, 100), salt=salt)
+    rig.step()
+    assert [one.leader for one in rig.sequences] == [None, None, None, rig.sequences[0]]
+    rig.finish()
+    assert rig.computed == 3 * 100 + 1
+
+
+def test_followers_do_not_wait_for_a_mask() -> None:
+    rig = Rig(slots=2, batch_tokens=32)
+    leader = rig.add(words(1, 100))
+    follower = rig.add(words(1, 80))
+    rig.step()
+    assert follower.leader is leader
+    leader.awaited = Future()
+    rig.step()
+    assert (follower.leader, follower.cached_tokens) == (None, 32)

@@ -400,3 +400,53 @@ def test_a_full_queue_says_when_a_place_is_free() -> None:
     assert error.value.retry_after == pytest.approx((1 + 39) / 10)  # at 10 tokens per second
     rig.scheduler.cancel(0)
     rig.add(4, prompt=2)
+
+
+class Rows:
+    """Stands in for a speculator that guesses nothing: records how many rows guesses may have."""
+
+    def guess(self, sequences: list[Sequence], rows: int) -> dict[int, list[int]]:
+        self.rows = rows
+        return {}
+
+    def learn(self, *step: object) -> None:
+        pass
+
+
+def test_after_a_memory_error_steps_have_half_of_the_tokens_and_no_more_rows() -> None:
+    rig, rows = Rig(), Rows()
+    rig.scheduler = Scheduler(4, 64, 4, rig.cache, 1024, speculator=rows)  # type: ignore[arg-type]
+    stream = rig.add(1, prompt=20)
+    rig.scheduler.schedule()
+    assert rig.scheduler.shrink_steps() == 10
+    assert (stream.slot, stream.computed, stream.table.pages) == (-1, 0, [])
+    rig.executor = FakeExecutor(64)
+    for share in (10, 10, 1):
+        rig.step()
+        assert rig.shares() == [(0, share)]
+    assert rows.rows == 10 - 1
+
+
+@pytest.mark.parametrize(("tokens", "whole_prompts"), [(1, False), (20, True)])
+def test_a_step_that_cannot_be_smaller_stays(tokens: int, whole_prompts: bool) -> None:
+    rig = Rig()
+    cache = CacheManager(StateMemory(64), enabled=False)
+    rig.scheduler = Scheduler(4, 64, 4, cache, 64, whole_prompts=whole_prompts)
+    stream = rig.add(1, prompt=tokens)
+    rig.scheduler.schedule()
+    assert rig.scheduler.shrink_steps() is None
+    assert stream.slot == 0
+
+
+def test_snapshots_are_taken_at_multiples_and_at_the_end_of_the_prompt() -> None:
+    memory = StateMemory(64, snapshots=8, snapshot_bytes=4, snapshot_tokens=64)
+    rig, taken = Rig(), list[int]()
+    rig.cache = CacheManager(memory)
+    rig.executor = FakeExecutor(64, snapshots=8)
+    rig.scheduler = Scheduler(4, 64, 4, rig.cache, 1024)
+    sequence = rig.add(1, prompt=100, max_tokens=40)
+    while rig.scheduler.busy:
+        rig.step()
+        taken += [sequence.computed] * len(rig.plan.snapshots)
+        assert rig.plan.clears == ((0,) if sequence.computed == 64 else ())
+    assert taken == [64, 100, 128]

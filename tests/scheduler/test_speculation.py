@@ -163,3 +163,74 @@ def test_costs_lie_on_lines_between_those_measured() -> None:
     assert pace.guess_seconds(2, 11) == pytest.approx(12.2), "at most twice as many as known"
     pace.observe(2, 0, 1.1, 8)  # less than with 4: costs never fall
     assert pace.guess_seconds(2, 8) == pytest.approx(1.2)
+
+
+def test_a_lone_stream_may_take_longer_than_the_gap() -> None:
+    """Nobody else waits for its step."""
+    pace = measured(1, 1.0, 0.1)
+    one, sequence = speculator(pace), decoding(0)
+    teach(one, sequence, right=True)
+    pace._max_gap = 1.25
+    assert len(one.guess([sequence], 30)[0]) > 4
+
+
+def test_guesses_count_once() -> None:
+    """A step beside a prompt has no guesses: those of the step before say nothing about it."""
+    one, sequence = speculator(measured(1, 1.0, 0.0)), decoding(0)
+    one.guess([sequence], 30)
+    one.learn(sequence, [1], 0)
+    [drafting] = sequence.guessing.draftings  # type: ignore[union-attr]
+    known = list(drafting.chances)
+    one.learn(sequence, [9], 0)
+    assert drafting.chances == known
+
+
+def test_guesses_after_a_wrong_one_say_nothing() -> None:
+    one, sequence = speculator(measured(1, 1.0, 0.0)), decoding(0)
+    one.guess([sequence], 30)
+    one.learn(sequence, [1, 9, 9, 9], 0)  # another drafter was right about all of them
+    [drafting] = sequence.guessing.draftings  # type: ignore[union-attr]
+    right, wrong, *unknown = drafting.chances[2:]
+    assert right is not None
+    assert wrong is not None
+    assert set(unknown) == {None}
+
+
+def test_the_drafter_with_the_likeliest_guess_is_chosen() -> None:
+    drafters = {str(grade): lambda _, grade=grade: Fixed(grade) for grade in (3, 9, 5)}
+    one, sequence = Speculator(drafters, measured(1, 1.0, 0.0), 31), decoding(0)
+    one.guess([sequence], 30)
+    assert sequence.guessing is not None
+    assert sequence.guessing.best is sequence.guessing.draftings[1]
+
+
+def test_a_newcomer_expects_what_others_saw() -> None:
+    one = speculator(measured(1, 1.0, 0.2))
+    assert one.guess([decoding(0)], 30)
+    teach(one, decoding(1), right=False, times=300)
+    assert one.guess([decoding(2)], 30) == {}
+
+
+def test_what_a_recurrent_model_computes_again_costs_too() -> None:
+    """Two guesses pay, but not if the right one of them is computed twice."""
+    counts = []
+    for recurrent in (False, True):
+        pace = measured(1, 1.0, 0.25)
+        one = Speculator({"fixed": lambda _: Fixed(9)}, pace, 31, recurrent=recurrent)
+        counts.append(len(one.guess([decoding(0)], 30)[0]))
+    assert counts[0] > counts[1] > 0
+
+
+def test_a_draft_model_is_asked_for_what_its_own_time_allows() -> None:
+    one, sequence = speculator(measured(1, 1.0, 0.0)), decoding(0)
+    one.guess([sequence], 30)
+    lengths = [one.draft_length("fixed", [sequence], cost) for cost in (0.0, 0.3, 2.0)]
+    assert lengths[0] > lengths[1] > lengths[2] == 0
+
+
+def test_a_draft_model_that_does_not_pay_is_tried_now_and_then() -> None:
+    one, sequence = speculator(measured(1, 1.0, 0.0)), decoding(0)
+    one.guess([sequence], 30)
+    lengths = [one.draft_length("fixed", [sequence], 9.0) for _ in range(130)]
+    assert [index for index, length in enumerate(lengths) if length] == [64, 129]
+    assert lengths[64] == 2
