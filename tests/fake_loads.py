@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -35,6 +36,14 @@ class Loads:
         self.gate.set()
         self.begun = threading.Event()
         self.error: Exception | None = None
+        self.alive: Callable[[], Engine | None] = lambda: None
+        self.reclaims: list[Engine | None] = []
+
+    def note_reclaim(self) -> None:
+        """Replaces `reclaim_memory`: notes whether the engine `alive` still exists."""
+        if self.alive() is not None:
+            gc.collect()
+        self.reclaims.append(self.alive())
 
     def __call__(self, source: str, config: EngineConfig, **more: Any) -> Engine:
         self.sources.append(source)

@@ -1,7 +1,9 @@
-"""How much more memory the process may allocate, as the system reports it."""
+"""How much more memory the process may allocate, as the system reports it; and how to free some."""
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import math
 import resource
 from pathlib import Path
@@ -14,6 +16,7 @@ from heddle.step import DeviceMemory
 _MEMINFO = Path("/proc/meminfo")
 _CGROUP = Path("/sys/fs/cgroup")
 _STATM = Path("/proc/self/statm")
+_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
 
 _UNTOUCHED = 512 << 20
 """Bytes of address space to keep free for thread stacks and the allocator's arenas, under a limit
@@ -83,6 +86,26 @@ class FreeMemory:
             f" {gigabytes(self._least)} free. Try again later, or set a smaller min_free_memory",
             param="min_free_memory",
         )
+
+
+def trim_memory() -> None:
+    """Return the allocator's free memory to the system. Call this after large allocations.
+
+    glibc keeps free memory: after some minutes of large bodies it held 2.2 GB, and only 40 MB of
+    them were in use.
+    """
+    if _trim is not None:
+        _trim(0)
+
+
+def reclaim_memory() -> None:
+    """Free objects that only refer to each other, and return the free memory to the system.
+
+    Call this after large objects are dropped. Python counts objects, not bytes: without this call,
+    it found a dropped model only after some more had been dropped. All threads stop for 0.1 s.
+    """
+    gc.collect()
+    trim_memory()
 
 
 def _meminfo(name: str) -> int | None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 import pytest
 
 from fake_loads import SIZE, Loads, generate, poison, until
 from heddle.config import EngineConfig, RegistryConfig
 from heddle.engine import Engine
+from heddle.engine import registry as registry_module
 from heddle.engine.model_status import ModelState
 from heddle.engine.registry import Registry
 from heddle.engine.streams import Collector
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
 def loads(monkeypatch: pytest.MonkeyPatch) -> Iterator[Loads]:
     loads = Loads()
     monkeypatch.setattr(Engine, "load", loads)
+    monkeypatch.setattr(registry_module, "reclaim_memory", loads.note_reclaim)  # it takes 0.2 s
     yield loads
     loads.gate.set()
     for executor in loads.executors:
@@ -140,6 +144,46 @@ def test_a_known_model_may_be_loaded_once_more_under_another_name(make, loads: L
     again = registry.load("one", name="two")
     assert registry.engine("two") is again is not registry.engine("one")
     assert loads.sources == ["folder/file", "folder/file"]
+
+
+def test_what_an_unloaded_failed_or_poisoned_model_leaves_is_freed(make, loads: Loads) -> None:
+    registry = make()
+    engine = ref(registry.load("one"))
+    loads.alive = engine
+    registry.unload("one")
+    assert loads.reclaims == [None], "the memory is freed while something refers to the engine"
+    loads.alive = ref(registry.load("two"))
+    poison(registry.engine("two"), loads.executors[-1])
+    registry.load("two")
+    assert loads.reclaims == [None, None]
+
+
+def test_the_error_of_a_failed_load_keeps_no_objects(make, loads: Loads) -> None:
+    registry, engines = make(), []
+
+    def refuse(_: str, engine: Engine) -> None:
+        engines.append(ref(engine))
+        raise ValueError("no place") from None
+
+    registry.on_loaded(refuse)
+    load = registry.begin_load("one")
+    with pytest.raises(ValueError, match="no place"):
+        load.result(PATIENCE)
+    gc.collect()
+    assert [engine() for engine in engines] == [None]
+    assert len(loads.reclaims) == 1
+
+
+def test_one_thread_loads_all_models_and_ends_with_the_registry(make, loads: Loads) -> None:
+    before = set(threading.enumerate())
+    registry = make()
+    registry.load("one")
+    [loader] = [one for one in set(threading.enumerate()) - before if one.name == "heddle-load"]
+    registry.load("two")
+    assert sum(one.name == "heddle-load" for one in set(threading.enumerate()) - before) == 1
+    registry.close()
+    loader.join(PATIENCE)
+    assert not loader.is_alive()
 
 
 def test_unloading_lets_accepted_requests_finish(make, loads: Loads) -> None:

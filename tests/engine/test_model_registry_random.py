@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
@@ -12,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from fake_loads import SIZE, Loads, generate, poison, until
 from heddle.config import RegistryConfig
-from heddle.engine import Engine
+from heddle.engine import Engine, registry
 from heddle.engine.model_status import ModelState
 from heddle.engine.registry import Registry
 from heddle.errors import (
@@ -41,8 +42,11 @@ class Machine(RuleBasedStateMachine):
     @initialize()
     def start(self) -> None:
         self.loads = Loads()
-        self.patch = patch.object(Engine, "load", self.loads)
-        self.patch.start()
+        self.patches = ExitStack()
+        self.patches.enter_context(patch.object(Engine, "load", self.loads))
+        self.patches.enter_context(
+            patch.object(registry, "reclaim_memory", self.loads.note_reclaim)
+        )
         self.registry = Registry(RegistryConfig(memory=FIT * SIZE))
         for name in KNOWN:
             self.registry.add(name)
@@ -126,7 +130,7 @@ class Machine(RuleBasedStateMachine):
         if hasattr(self, "registry"):
             engines = list(self.registry.engines.values())
             self.registry.close()
-            self.patch.stop()
+            self.patches.close()
             assert all(engine.closed for engine in engines)
 
 

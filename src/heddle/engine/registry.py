@@ -1,7 +1,7 @@
 """The models of one process: loads them, finds them by name, and unloads them.
 
-Every loaded model has its own engine thread. The registry starts a thread for each load, and one
-thread that unloads idle models.
+Every loaded model has its own engine thread. The registry has one thread for all loads, and one
+that unloads idle models.
 
 The life of a model::
 
@@ -21,9 +21,12 @@ import dataclasses
 import logging
 import threading
 import time
+import traceback
 from concurrent.futures import Future
+from functools import partial
+from queue import SimpleQueue
 from typing import TYPE_CHECKING
-from weakref import ref
+from weakref import finalize, ref
 
 from heddle.closing import Closing
 from heddle.config import EngineConfig, RegistryConfig
@@ -41,6 +44,7 @@ from heddle.errors import (
     ModelUnloadedError,
     OutOfMemoryError,
 )
+from heddle.memory import reclaim_memory, trim_memory
 from heddle.weights.confine import AllowedModels, models_folder
 
 if TYPE_CHECKING:
@@ -96,7 +100,9 @@ class Registry(Closing):
         self._progress = progress
         self._entries: dict[str, Entry] = {}
         self._lock = threading.Lock()
-        self._one_load = threading.Lock()  # two loads at once could both find the memory free
+        self._loads: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._loader: threading.Thread | None = None
+        self._end_loads = finalize(self, self._loads.put, None)
         self._changed = threading.Condition(self._lock)
         self._turns = Turns()
         self._closed = False
@@ -396,32 +402,38 @@ class Registry(Closing):
     def _begin(self, entry: Entry) -> Future[Engine]:
         if self._closed:
             raise EngineClosedError("the registry is closed")
+        if entry.engine is not None:  # poisoned: nothing refers to it from now on
+            self._loads.put(reclaim_memory)
         entry.state, entry.reason, entry.engine = ModelState.LOADING, None, None
         entry.progress = LoadProgress(self._progress)
         load: Future[Engine] = Future()
         entry.load = load
-        threading.Thread(
-            target=self._load, args=(entry, load), name=f"heddle-load-{entry.name}", daemon=True
-        ).start()
+        self._loads.put(partial(self._load, entry, load))
+        if self._loader is None:
+            self._loader = threading.Thread(
+                target=_run, args=(self._loads,), name="heddle-load", daemon=True
+            )
+            self._loader.start()
         return load
 
     def _load(self, entry: Entry, load: Future[Engine]) -> None:
         """Load a model in this thread, and set the result of `load`."""
         try:
-            with self._one_load:
-                engine = self._open(entry)
-                self._publish(entry, engine)
+            engine = self._publish(entry, self._open(entry))
         except BaseException as error:
             reason = error.message if isinstance(error, HeddleError) else f"{error}"
             _log.info("model %s could not be loaded: %s", entry.name, reason)
             with self._lock:
                 entry.state, entry.reason = ModelState.FAILED, reason
+            _forget_objects(error)
+            reclaim_memory()
             load.set_exception(error)
         else:
+            trim_memory()  # what the load read and needs no more
             load.set_result(engine)
 
-    def _publish(self, entry: Entry, engine: Engine) -> None:
-        """Show the engine to all callbacks, then let requests find it.
+    def _publish(self, entry: Entry, engine: Engine) -> Engine:
+        """Show the engine to all callbacks, then let requests find it. Returns it.
 
         Raises:
             EngineClosedError: the registry was closed during the load. The engine is closed now.
@@ -437,6 +449,7 @@ class Registry(Closing):
         except BaseException:
             engine.close()
             raise
+        return engine
 
     def _is_published(self, entry: Entry, engine: Engine, shown: int) -> bool:
         """Make the model loaded, unless a callback has come after the first `shown` ones."""
@@ -488,6 +501,8 @@ class Registry(Closing):
         Raises: see :meth:`load`.
         """
         while True:
+            if self._closed:
+                raise EngineClosedError("the registry is closed")
             try:
                 return Engine.load(
                     entry.source,
@@ -556,17 +571,14 @@ class Registry(Closing):
                 raise ModelUnavailableError(f"model {name!r} is {entry.state}; try again later")
             if entry.state is ModelState.UNLOADED:
                 raise ModelNotFoundError(f"model {name!r} is not loaded", param="model")
-            entry.state, engine = ModelState.UNLOADING, entry.engine
-        if engine is not None:
-            most = self.config.unload_seconds if seconds is None else seconds
-            cut = threading.Timer(most, engine.close)
-            cut.start()
-            engine.close(drain=True)
-            cut.cancel()
+            entry.state = ModelState.UNLOADING
+        if entry.engine is not None:
+            _end(entry.engine, self.config.unload_seconds if seconds is None else seconds)
         with self._lock:
             entry.state, entry.engine, entry.load = ModelState.UNLOADED, None, None
             if not entry.known:
                 self._forget(entry.name)
+        reclaim_memory()
 
     def keep(self, name: str, seconds: float) -> None:
         """Unload a model after `seconds` without a request; negative: never.
@@ -628,6 +640,7 @@ class Registry(Closing):
         """
         with self._lock:
             self._closed = True
+            self._end_loads()
             self._changed.notify_all()
             engines = [entry.engine for entry in self._entries.values()]
         # At once: an engine may save pages for seconds, while requests of another one run on.
@@ -636,3 +649,32 @@ class Registry(Closing):
             thread.start()
         for thread in closing:
             thread.join()
+
+
+def _run(jobs: SimpleQueue[Callable[[], None] | None]) -> None:
+    """Run jobs until a None comes. Keeps no job: a load refers to its registry and its engine.
+
+    Two loads at once could both find the memory free. A thread for each load would spread what they
+    allocate over glibc's arenas, and glibc keeps up to 64 MB at the end of each.
+    """
+    while (job := jobs.get()) is not None:
+        job()
+        del job
+
+
+def _end(engine: Engine, seconds: float) -> None:
+    """Close an engine. Its accepted requests may take `seconds` to finish."""
+    cut = threading.Timer(seconds, engine.close)
+    cut.start()
+    engine.close(drain=True)
+    cut.cancel()
+    cut.join()  # its thread refers to the engine
+
+
+def _forget_objects(error: BaseException) -> None:
+    """Drop the objects that the frames of an error refer to. A load may have made large ones, and
+    its error is kept until the next load."""
+    cause: BaseException | None = error
+    while cause is not None:
+        traceback.clear_frames(cause.__traceback__)
+        cause = cause.__cause__ or cause.__context__

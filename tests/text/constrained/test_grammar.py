@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
 import random
 import re
+import weakref
 
 import pytest
 from hypothesis import given, settings
@@ -388,3 +390,19 @@ def test_a_panic_while_guesses_are_taken_back_makes_the_grammar_begin_again():
     state.next_mask(ids("ab"))
     state._matcher = Panicking()
     assert state.rewind(1) is False
+
+
+def test_a_dropped_tokenizer_is_freed_with_its_grammars_but_not_while_one_is_in_use():
+    class Letters(FakeTokenizer):
+        pass
+
+    tokens = Letters()
+    tokens.prepare_grammars()
+    compiled, dropped = tokens.grammar(Grammar.regex("[a-c]+")), weakref.ref(tokens)
+    del tokens
+    gc.collect()
+    assert compiled.begin().next_mask(())
+    assert dropped() is not None
+    del compiled
+    gc.collect()
+    assert dropped() is None

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 from starlette.responses import Response
 
+from heddle.memory import trim_memory
 from heddle.outputs import Output
 from heddle.server.generate.usage import totals
 from heddle.server.http.connection import unless_gone
-from heddle.server.http.memory import trim_memory
 from heddle.server.http.record import record_of
 
 if TYPE_CHECKING:

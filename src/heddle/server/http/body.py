@@ -24,13 +24,12 @@ from heddle.errors import (
     ModelUnloadedError,
     OutOfMemoryError,
 )
-from heddle.memory import available_bytes
+from heddle.memory import available_bytes, trim_memory
 from heddle.server.http.connection import unless_gone
 from heddle.server.http.errors import from_validation
 from heddle.server.http.hints import Notes, ignored
 from heddle.server.http.keys import client_of
 from heddle.server.http.lenient import parse_leniently
-from heddle.server.http.memory import trim_memory
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable, Set

@@ -114,16 +114,22 @@ class CompiledGrammar:
 
     Attributes:
         param: the field of the request that has the grammar.
+        tokens: the model's tokenizer. The matchers use it, and do not keep it alive.
         matcher: a matcher at the beginning of an output. Each output gets a copy.
         known: masks of a regular expression; None for other grammars.
     """
 
     def __init__(
-        self, make: Callable[[], LLMatcher], param: str, known: PatternMasks | None = None
+        self,
+        make: Callable[[], LLMatcher],
+        param: str,
+        tokens: Tokens,
+        known: PatternMasks | None = None,
     ) -> None:
         """`make` returns matchers that share nothing."""
         self._make = make
         self.param = param
+        self.tokens = tokens
         self.known = known
         self.matcher = make()
 
@@ -149,7 +155,7 @@ class LateState:
     def __init__(self, grammar: LateGrammar) -> None:
         self._grammar = grammar
         self._watch = grammar.beginning.watch()
-        self._text = Detokenizer(grammar.tokens, shown=grammar.shown)
+        self._text = Detokenizer(grammar.compiled.tokens, shown=grammar.shown)
         self._state: MatcherState | None = None
         self._free = False
 
@@ -170,8 +176,9 @@ class LateState:
         begun = self._watch(text)
         if begun is None:
             return
-        state, encode = self._grammar.compiled.begin(), self._grammar.tokens.encode
-        ids = encode(begun, add_special=False, parse_special=False, continues=True)
+        compiled = self._grammar.compiled
+        state = compiled.begin()
+        ids = compiled.tokens.encode(begun, add_special=False, parse_special=False, continues=True)
         try:
             state.next_mask(ids)
             self._state = state
@@ -185,15 +192,13 @@ class LateGrammar:
     Attributes:
         compiled: the grammar.
         beginning: detects where the grammar begins.
-        tokens: the model's tokenizer.
         shown: control tokens that `beginning` sees as text.
     """
 
-    def __init__(self, compiled: CompiledGrammar, beginning: Beginning, tokens: Tokens) -> None:
+    def __init__(self, compiled: CompiledGrammar, beginning: Beginning) -> None:
         self.compiled = compiled
         self.beginning = beginning
-        self.tokens = tokens
-        ids = (tokens.control_id(text) for text in beginning.specials)
+        ids = (compiled.tokens.control_id(text) for text in beginning.specials)
         self.shown = [id for id in ids if id is not None]
 
     def begin(self) -> LateState:
