@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from heddle.config import EngineConfig
 from heddle.engine import admission
+from heddle.engine.admission import Admission
 from heddle.engine.streams import Collector
 from heddle.errors import ClientLimitError, ContextLengthError, QueueTimeoutError
 from heddle.outputs import FinishReason
 from heddle.sampling_params import SamplingParams
+from heddle.scheduler.sequence import Sequence
 
 if TYPE_CHECKING:
     from fake_executor import FakeExecutor
@@ -28,6 +31,21 @@ def submit(engine: Engine, client: str | None, most: int, prompt: str = "hello")
     collector = Collector()
     engine.submit_many([(prompt, params(max_tokens=most), collector)], client=client)
     return collector
+
+
+def sequence(client: str, prompt: int = 5) -> Sequence:
+    tokens = [1] * prompt
+    made = Sequence(0, params(), tokens, prompt, frozenset())
+    made.client = client
+    return made
+
+
+def ask(admits: Admission, client: str) -> None:
+    """Begin a request of a client, and end it."""
+    one = [sequence(client)]
+    admits.check(one)
+    admits.begin(one)
+    admits.end(one[0])
 
 
 def test_a_prompt_beyond_the_limit_of_the_settings_is_refused(start) -> None:
@@ -83,18 +101,53 @@ def test_a_client_uses_so_many_tokens_per_minute(start, monkeypatch: pytest.Monk
     submit(engine, "a", 1).wait()
 
 
+@pytest.mark.parametrize(
+    "limits",
+    [{"client_requests": 2}, {"client_tokens": 60}, {"client_requests": 2, "client_tokens": 60}],
+)
 def test_clients_without_anything_to_remember_are_forgotten(
-    start, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, limits: dict[str, int]
 ) -> None:
     now = [100.0]
     monkeypatch.setattr(admission, "monotonic", lambda: now[0])
-    monkeypatch.setattr(admission, "_MANY", 3)
-    engine = start(client_tokens=1000)
-    for client in "abc":
-        submit(engine, client, 1).wait()
+    admits = Admission(EngineConfig(**limits))
+    busy = sequence("busy")
+    admits.begin([busy])
+    for client in range(500):
+        now[0] += 1.0  # each client needs 5 s to get its tokens back
+        ask(admits, f"{client}")
+        assert len(admits._clients) < 20
+    assert admits._clients["busy"].requests == 1
+    admits.end(busy)
     now[0] += 60.0
-    submit(engine, "d", 1).wait()
-    assert list(engine._thread._loop.admission._clients) == ["d"]
+    ask(admits, "last")
+    ask(admits, "last")
+    assert "busy" not in admits._clients
+
+
+def test_a_balance_is_dated_after_each_refill(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a client gets its tokens for the same seconds again and again."""
+    now = [100.0]
+    monkeypatch.setattr(admission, "monotonic", lambda: now[0])
+    admits = Admission(EngineConfig(client_tokens=60))
+    admits.begin([sequence("a", prompt=90)])  # 30 too many
+    now[0] += 20.0
+    for _ in range(3):
+        with pytest.raises(ClientLimitError, match="in 11 s"):
+            admits.check([sequence("a")])
+    now[0] += 11.0
+    admits.check([sequence("a")])
+
+
+def test_counts_of_choices_and_of_ends_are_exact() -> None:
+    admits = Admission(EngineConfig(client_requests=3))
+    two = [sequence("a"), sequence("a")]
+    admits.begin(two)
+    admits.check([sequence("a")])
+    with pytest.raises(ClientLimitError, match="2 requests and sends 2 more"):
+        admits.check(two)
+    admits.end(two[0])
+    admits.check(two)
 
 
 def test_a_request_that_waits_too_long_never_runs(
