@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from fake_executor import FakeExecutor
 from fake_model import FakeTokenizer, fake_model
-from heddle.server.api.vllm.tokenize import _info
+from heddle.server.api.vllm.tokenize import _array, _info
 
 if TYPE_CHECKING:
     from conftest import Running
@@ -142,3 +143,16 @@ def test_another_model_is_not_found(shared: Running) -> None:
         ("/apply_template", {"messages": ASKED}),
     ):
         assert shared.post(path, body | {"model": "other"}).status_code == 404
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 1 << 16, (1 << 16) + 1])
+def test_an_array_encodes_each_value_once(count: int) -> None:
+    encoded: list[int] = []
+
+    def of(id: int) -> dict[str, int]:
+        encoded.append(id)
+        return {"id": id}
+
+    ids = [index % 3 for index in range(count)]
+    assert json.loads(b"".join(_array(ids, of))) == [{"id": id} for id in ids]
+    assert sorted(encoded) == sorted(set(ids))

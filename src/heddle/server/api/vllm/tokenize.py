@@ -45,7 +45,7 @@ _EXCLUDED = {
 
 
 _AT_ONCE = 1 << 16
-"""Token ids to encode at once. An id takes at least 100 bytes as an object before it is JSON."""
+"""Token ids to encode at once. An array's part is a string of these."""
 
 
 @decided(Api.TOKENIZE)
@@ -169,11 +169,14 @@ def _detokenized(body: DetokenizeRequest, served: Served) -> Text:
 
 
 def _array(ids: Sequence[int], of: Callable[[int], object]) -> list[bytes]:
-    """Encode an array with a value for each id, in parts, because there may be millions of ids."""
+    """Encode an array with a value for each id, in parts, because there may be millions of ids.
+
+    Each value is encoded once. Two million objects with pieces would take 20 s.
+    """
+    known = {id: encode(of(id)) for id in set(ids)}
     parts = [b"["]
     for start in range(0, len(ids), _AT_ONCE):
-        values = [of(id) for id in ids[start : start + _AT_ONCE]]
-        parts += [encode(values)[1:-1], b","]
+        parts += [b",".join([known[id] for id in ids[start : start + _AT_ONCE]]), b","]
     return [*(parts[:-1] if ids else parts), b"]"]
 
 
