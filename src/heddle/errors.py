@@ -318,6 +318,7 @@ class OutOfMemoryError(HeddleError):
 class ModelSourceError(HeddleError):
     """A model could not be found or fetched."""
 
+    status = 503
     code = "model_source"
 
 
@@ -330,6 +331,7 @@ class ChecksumError(ModelSourceError):
 class FileFormatError(HeddleError):
     """A file is truncated, corrupt or hostile. `field` names the wrong part."""
 
+    status = 503
     code = "file_format"
 
     def __init__(self, message: str, *, field: str) -> None:
@@ -356,6 +358,7 @@ class EngramFileError(FileFormatError):
 class EngramError(HeddleError):
     """An engram table cannot be found, made, or used with this model."""
 
+    status = 503
     code = "engram"
 
 
@@ -368,4 +371,5 @@ class PeerError(HeddleError):
 class UnsupportedModelError(HeddleError):
     """The file is sound, but its architecture, tensor type or tokenizer is not supported."""
 
+    status = 503
     code = "unsupported_model"

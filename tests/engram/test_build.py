@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engram_writer import FINGERPRINT, falling, version_1, version_2
+from engram_writer import FINGERPRINT, falling, fnv1a, version_1, version_2
 from heddle._native import Engram as NativeEngram
 from heddle.engram import build as building
-from heddle.engram import counting
+from heddle.engram import counting, format, writer
 from heddle.engram.build import Form, build
 from heddle.engram.format import Vocabulary
 from heddle.engram.grouping import Keep
@@ -191,6 +191,19 @@ def test_a_merged_table_is_the_table_of_all_texts(
     if left and min(map(len, left)) == min(map(len, expected)):
         found = merged(tmp_path, tables, form=form)
         assert found[:8] + found[16:] == (full := version_2(left, vocabulary=128))[:8] + full[16:]
+
+
+@pytest.mark.parametrize("part", [1, 3, 1 << 20])
+def test_entries_that_pass_the_end_of_a_table_begin_it(
+    tmp_path: Path, monkeypatch, part: int
+) -> None:
+    monkeypatch.setattr(writer, "_COPIES", 1)
+    monkeypatch.setattr(building, "LEAST_MEMORY", 1)
+    last = [(token,) for token in range(200) if fnv1a((token,)) % 16 == 15][:5]
+    first = next((token,) for token in range(200) if fnv1a((token,)) % 16 == 0)
+    table = version_2({ngram: {1: 1} for ngram in (*last, first)})
+    form = Form(16, 1, ALL, memory=part * format.SLOT_BYTES)
+    assert merged(tmp_path, [table], form=form) == table
 
 
 def test_weights_multiply_frequencies(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from engram_writer import FINGERPRINT, falling, fnv1a, version_1, version_2
+from heddle import _native
 from heddle.engram import format, reader
 from heddle.engram.reader import Engram
 from heddle.errors import EngramError, EngramFileError
@@ -81,6 +82,22 @@ def test_a_collision_of_hashes_is_a_miss(tmp_path: Path) -> None:
     content = version_2({(2, 1): {5: 6}}, hash_of=lambda _: fnv1a((1, 2)))
     with opened(tmp_path, content) as table:
         assert table.look_up((1, 2)) is None
+
+
+WRAPPED = {(token,): {token: 1} for token in range(40) if fnv1a((token,)) % 8 == 7}
+WRAPPED = dict([*WRAPPED.items()][:3])
+"""Three n-grams whose home is the last slot of eight, so that two of them are at the beginning."""
+
+
+@pytest.mark.parametrize("write", [version_1, version_2])
+def test_a_search_wraps_around_at_the_end_of_the_table(tmp_path: Path, write) -> None:
+    with opened(tmp_path, write(WRAPPED)) as table:
+        assert (len(WRAPPED), table.header.table_size) == (3, 8)
+        for ngram in WRAPPED:
+            assert table.look_up(ngram).followers == ((ngram[0], 1),)
+    with (tmp_path / "table.engr").open("rb") as file:
+        native = _native.Engram(file.fileno(), 1000)
+    assert [native.predict(ngram) for ngram in WRAPPED] == [[(token, 1.0)] for (token,) in WRAPPED]
 
 
 def test_a_record_may_be_longer_than_a_piece(tmp_path: Path, monkeypatch) -> None:
@@ -181,7 +198,10 @@ def test_a_wrong_record_is_named(tmp_path: Path, change, says: str) -> None:
         list(table.records())
 
 
-def test_records_out_of_order_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("piece", [4 << 20, 24])
+def test_records_out_of_order_are_refused(tmp_path: Path, monkeypatch, piece: int) -> None:
+    """Also if they are in different pieces of the file."""
+    monkeypatch.setattr(reader, "_PIECE", piece)
     sound = version_2({(1, 2): {3: 4}, (1, 3): {3: 4}})
     for records in (sound[-24:] + sound[-48:-24], sound[-24:] * 2):
         changed = sound[:-48] + records

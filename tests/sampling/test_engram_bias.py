@@ -11,6 +11,7 @@ import pytest
 from engram_writer import Entries, write_version_2
 from heddle import _native
 from heddle.executors.cpu.samplers import make_sampler
+from heddle.executors.torch.engram import EngramHistory
 from heddle.sampling_params import SamplingParams
 from heddle.step import EngramBias, TokenRules
 from heddle.testing.engram_bias import engram_bias
@@ -97,6 +98,22 @@ def test_tables_merge_by_weight_and_those_without_a_match_do_not_count(opened: O
     flat = [0.0] * VOCABULARY
     assert picked(both, [1], flat) == 3
     assert picked(EngramBias(((one, 3.0), (two, 1.0)), 1.0), [1], flat) == 2
+
+
+def test_a_token_of_two_tables_has_the_sum_of_their_masses(opened: Opened) -> None:
+    one, two = opened({(1,): {2: 1}}), opened({(1,): {2: 1, 3: 1}})
+    both = EngramBias(((one, 1.0), (two, 3.0)), 1.0)
+    expected = {2: math.log(2.5 / 4), 3: math.log(1.5 / 4)}
+    lift = math.log(1e-10)
+    assert engram_bias(both, [1]) == pytest.approx(
+        {token: value - lift for token, value in expected.items()}, rel=1e-6
+    )
+    tokens, biases = EngramHistory(both, [1]).biases([1])
+    found = dict(zip(tokens.tolist(), biases.tolist(), strict=True))
+    assert found == pytest.approx(engram_bias(both, [1]), rel=1e-6)
+    logits = [0.0] * VOCABULARY
+    logits[3] = 0.2  # less than the difference of the sums, more than that of the last masses
+    assert picked(both, [1], logits) == 2
 
 
 def test_the_bias_ends_when_nothing_matches(opened: Opened) -> None:

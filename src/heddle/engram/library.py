@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from heddle._native import Engram
     from heddle.config import EngineConfig
 
-_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_NAME = re.compile(r"(?!\.)[A-Za-z0-9_.-]{1,64}")
 
 _LARGEST_VOCABULARY = 2**20
 """Bound on token ids of version 1, which does not say its vocabulary. No model has as many."""
@@ -146,8 +146,8 @@ class EngramLibrary:
         """
         if not _NAME.fullmatch(name):
             raise ConfigError(
-                "the name of an engram must be 1 to 64 letters, digits or any of _.-, got"
-                f" {name[:80]!r}",
+                "the name of an engram must be 1 to 64 letters, digits or any of _.-, and not begin"
+                f" with a dot, got {name[:80]!r}",
                 param="engram",
             )
         opened = OpenEngram(name, path, _opened(path))

@@ -88,12 +88,42 @@ def test_what_does_not_fit_is_refused(server: Server) -> None:
         ({"name": "a b", "path": "docs.engr"}, 400, "invalid_setting"),
         ({"name": "x", "path": "../docs.engr"}, 403, "forbidden"),
         ({"name": "x", "path": "gone.engr"}, 404, "engram_not_found"),
+        *(
+            ({"name": "x", "path": path}, 403, "forbidden")
+            for path in (
+                "..",
+                "/",
+                ".",
+                "a/../docs.engr",
+                "docs.engr/..",
+                "~/docs.engr\0",
+                "x.ENGR",
+            )
+        ),
         ({"name": "x"}, 400, "invalid_value"),
     ):
         answer = server.post("/engrams/load", **body)
         assert (answer.status_code, answer.json()["error"]["code"]) == (status, code), body
     assert FINGERPRINT.hex() in server.post("/engrams/load", name="x", path="x.engr").text
     assert list(server.tables()) == ["docs"]
+
+
+@pytest.mark.parametrize("name", ["..", ".", ".x", "../docs", "a/b", "", "a\n", "é", "x" * 65])
+def test_a_name_is_no_path(server: Server, name: str) -> None:
+    answer = server.post("/engrams/load", name=name, path="docs.engr")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_setting")
+    assert server.post("/engrams/unload", name=name).status_code == 404
+    assert list(server.tables()) == ["docs"]
+
+
+@pytest.mark.parametrize("size", [0, 7, 19, 20, 127, 128, 140, -1])
+def test_a_damaged_table_is_a_typed_error(server: Server, size: int) -> None:
+    whole = (server.folder / "docs.engr").read_bytes()
+    for content in (whole[:size], b"GGUF" + whole[4:], whole[:4] + b"\xff" * 200, whole + b"x"):
+        (server.folder / "bad.engr").write_bytes(content)
+        answer = server.post("/engrams/load", name="docs", path="bad.engr")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "engram_file")
+    assert server.tables()["docs"]["path"].endswith("docs.engr")
 
 
 def test_only_admins_change_tables(server: Server) -> None:

@@ -15,6 +15,13 @@ from fake_server import AnyTextTokenizer, ScoringExecutor
 from heddle.config import EngineConfig, RegistryConfig, ServerConfig
 from heddle.engine import Engine
 from heddle.engine.registry import Registry
+from heddle.errors import (
+    ChecksumError,
+    HeddleError,
+    ModelFileError,
+    ModelSourceError,
+    UnsupportedModelError,
+)
 from live_server import live_server
 from patience import PATIENCE
 
@@ -215,3 +222,24 @@ def test_metrics_and_slots_of_each_model(models: Server) -> None:
     assert len(slots) == 3
     ready = httpx.get(models.url + "/health/ready", params={"model": "two"}, timeout=PATIENCE)
     assert (ready.status_code, ready.json()) == (200, {"status": "ok"})
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ModelSourceError("it cannot be fetched", param="model"),
+        ChecksumError("other bytes arrived", param="model"),
+        ModelFileError("two.gguf: magic is wrong", field="magic"),
+        UnsupportedModelError("its architecture is unknown", param="model"),
+    ],
+)
+def test_a_model_that_cannot_be_had_is_no_fault_of_the_server(
+    models: Server, monkeypatch: pytest.MonkeyPatch, error: HeddleError
+) -> None:
+    def load(source: str, config: EngineConfig, **more: Any) -> Engine:
+        raise error
+
+    monkeypatch.setattr(Engine, "load", load)
+    answer = models.post("/v1/models/load", model="two")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, error.code)
+    assert models.complete("one").status_code == 200

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 class LoadEngram(Schema):
     """Body of `POST /engrams/load`."""
 
-    name: str = Field(description="Its name in requests: letters, digits and any of `_.-`.")
+    name: str = Field(
+        description="Its name in requests: letters, digits and any of `_.-`, no dot first."
+    )
     path: str = Field(
         min_length=1, max_length=4096, description="A file `*.engr` below `--models-dir`."
     )
