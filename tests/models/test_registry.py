@@ -17,6 +17,7 @@ from heddle.testing.reference_model import ReferenceModel
 from heddle.testing.reference_ops import ReferenceLoader
 from heddle.weights.checkpoint import Hyperparameters
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
+from heddle.weights.gguf.hyperparameters import hyperparameters_of
 from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint
 from models.attentions import attentions
 from models.tiny.llama import PLAIN
@@ -118,6 +119,33 @@ def test_yarn_scales_slow_pairs_and_keeps_fast_pairs(tmp_path: Path) -> None:
     assert rope.factors[-1] == pytest.approx(4.0)
     assert list(rope.factors) == sorted(rope.factors)
     assert rope.scale == pytest.approx(0.1 * math.log(4.0) + 1)
+
+
+def test_yarn_of_gpt_oss_in_gguf_mixes_between_two_pairs() -> None:
+    """No key of a GGUF file says it."""
+    for architecture, whole in (("gpt-oss", False), ("llama", None)):
+        read = hyperparameters_of({f"{architecture}.rope.scaling.type": "yarn"}, architecture)
+        assert read.get("rope.whole_pairs") is whole
+
+
+@pytest.mark.parametrize("truncate", [None, True, False])
+def test_yarn_mixes_between_whole_pairs_unless_the_config_forbids_it(
+    truncate: bool | None, tmp_path: Path
+) -> None:
+    """gpt-oss has `truncate` false. The formula is that of YaRN's paper, section 3.2."""
+    scaling: dict[str, object] = {"rope_type": "yarn", "rope_theta": 1e3, "factor": 4.0}
+    scaling |= {"original_max_position_embeddings": 512}
+    scaling |= {} if truncate is None else {"truncate": truncate}
+    with HuggingFaceCheckpoint.open(PLAIN.write_folder(tmp_path, rope_parameters=scaling)) as read:
+        rope = rope_of(build(read))
+    ends = [
+        rope.dim * math.log(512 / (turns * 2 * math.pi)) / (2 * math.log(1e3)) for turns in (32, 1)
+    ]
+    low, high = ends if truncate is False else (math.floor(ends[0]), math.ceil(ends[1]))
+    low = max(low, 0)
+    kept = [1 - min(max((pair - low) / (high - low), 0), 1) for pair in range(rope.dim // 2)]
+    assert any(0 < share < 1 for share in kept)
+    assert rope.factors == pytest.approx([1 / ((1 - share) / 4 + share) for share in kept])
 
 
 @pytest.mark.parametrize(("context", "divisor"), [(0, 3.0), (65, 3.0), (64, 2.0)])

@@ -9,6 +9,8 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fake_executor import END, tokens_of
 from heddle.errors import GrammarError
@@ -116,6 +118,21 @@ BOTH: list[tuple[str, list[str], list[str]]] = [
     ),
     ('root ::= a # a comment\n  | b\na ::= "a"\n\n\nb ::= "b"\n', ["a", "b"], ["ab", ""]),
 ]
+
+
+RANGES = st.lists(st.tuples(*[st.sampled_from("abcdefgh")] * 2).map(sorted), min_size=1, max_size=4)
+
+
+@given(RANGES, st.booleans())
+def test_ranges_of_a_class_may_overlap(ranges: list[list[str]], negated: bool) -> None:
+    written = "".join(f"{low}-{high}" for low, high in ranges)
+    [node] = parse(f"root ::= [{'^' * negated}{written}]").values()
+    assert isinstance(node, Chars)
+    assert all(low <= high for low, high in node.ranges)
+    assert all(high < low for (_, high), (low, _) in itertools.pairwise(node.ranges))
+    inside = {one for one in range(128) if any(low <= one <= high for low, high in node.ranges)}
+    named = {code for low, high in ranges for code in range(ord(low), ord(high) + 1)}
+    assert inside == (set(range(128)) - named if negated else named)
 
 
 @pytest.mark.parametrize(("grammar", "matching", "others"), BOTH)

@@ -110,6 +110,17 @@ def test_a_use_is_enforced(
         assert block.name == "clock" or block.input["city"] in ("Paris", "Rome")
 
 
+@pytest.mark.parametrize("kind", ["auto", "any"])
+def test_several_uses_may_be_forbidden(
+    server: Talking, client: anthropic.Anthropic, kind: str
+) -> None:
+    server.says(f"{CALL}\n{CALL}")
+    for disabled, uses in ((False, 2), (True, 1)):
+        choice = {"type": kind, "disable_parallel_tool_use": disabled}
+        kinds = [block.type for block in ask(client, tool_choice=choice).content]
+        assert kinds.count("tool_use") == uses
+
+
 def test_none_is_used_where_none_is_wanted(server: Talking, client: anthropic.Anthropic) -> None:
     server.says("Warm.")
     answer = ask(client, tool_choice={"type": "none"})

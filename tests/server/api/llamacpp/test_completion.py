@@ -137,6 +137,18 @@ def test_log_probabilities(shared: Running, stream: bool) -> None:
     assert "completion_probabilities" not in shared.post("/completion", BODY).text
 
 
+def test_each_event_of_a_stream_scores_its_own_tokens(shared: Running) -> None:
+    """The token that ends the text has no text, so the last event scores it."""
+    body = {"prompt": "hello", "n_probs": 1, "seed": 1, "stream": True}
+    *pieces, last = events(shared.post("/completion", body))
+    for piece in pieces:
+        assert [score["id"] for score in piece["completion_probabilities"]] == piece["tokens"]
+    scored = [score["id"] for one in (*pieces, last) for score in one["completion_probabilities"]]
+    assert scored == solo_output(TOKENS, SamplingParams(seed=1), 512)
+    assert [score["token"] for score in last["completion_probabilities"]] == ["<end>"]
+    assert last["generation_settings"]["n_probs"] == 1
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_probabilities_after_the_samplers(shared: Running, stream: bool) -> None:
     body = BODY | {"n_probs": 30, "post_sampling_probs": True, "stream": stream}

@@ -113,8 +113,10 @@ def test_with_autoload_requests_load_and_keep_models(start: Callable[..., Server
     for forever in (1e300, "99999999999h"):
         assert server.ask(keep_alive=forever).status_code == 200
         assert left() > timedelta(days=10_000)
-    server.ask(keep_alive=-1)
-    assert left() > timedelta(days=36_500)
+    for forever in (-1, "-1m", "-1h30m"):
+        server.ask(keep_alive="10m")
+        server.ask(keep_alive=forever)
+        assert left() > timedelta(days=36_500)
 
 
 def test_without_autoload_a_prompt_does_not_change_the_time(start: Callable[..., Server]) -> None:

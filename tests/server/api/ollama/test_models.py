@@ -134,6 +134,18 @@ def test_long_texts_are_cut_unless_the_body_forbids_it(shared: Running) -> None:
     assert (refused.status_code, "600 tokens" in refused.json()["error"]) == (400, True)
 
 
+def test_long_texts_are_cut_to_the_longest_prompt_of_the_settings(
+    serve: Callable[..., Running],
+) -> None:
+    server = serve(max_prompt_tokens=5)
+    assert embed(server, input=["a" * 9, "ab"])["prompt_eval_count"] == 7
+    assert embed(server, input="a" * 9)["embeddings"] == embed(server, input="a" * 5)["embeddings"]
+    older = server.post("/api/embeddings", {"model": "fake", "prompt": "a" * 9})
+    assert older.json()["embedding"] == embed(server, input="a" * 5)["embeddings"][0]
+    refused = server.post("/api/embed", {"model": "fake", "input": "a" * 9, "truncate": False})
+    assert (refused.status_code, "max_prompt_tokens" in refused.json()["error"]) == (400, True)
+
+
 def test_options_have_no_effect_on_vectors(shared: Running) -> None:
     body = {"model": "fake", "input": "ab", "options": {"temperature": 0.5, "num_ctx": 64}}
     answer = shared.post("/api/embed", body | {"keep_alive": "5m"})
