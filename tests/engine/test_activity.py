@@ -80,6 +80,25 @@ def test_utilisation_counts_a_step_in_flight_and_a_step_longer_than_the_window()
     assert activity.utilisation(202.0) == pytest.approx(3 / WINDOW, rel=0.06)
 
 
+def test_a_step_of_a_day_is_divided_among_the_slices_of_the_window_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    activity, noted = Activity(2, now=100.0), list[float]()
+    row_of = activity._row
+    monkeypatch.setattr(activity, "_row", lambda at: noted.append(at) or row_of(at))
+    activity.begin(104.0)
+    activity.end(86_504.0)
+    assert min(noted) >= 86_504.0 - WINDOW
+    assert activity.utilisation(86_504.0) == pytest.approx(1.0)
+
+
+def test_a_step_that_ended_before_the_window_counts_only_with_its_part_in_it() -> None:
+    activity = Activity(2, now=100.0)
+    activity.begin(100.0)
+    activity.end(104.0)
+    assert activity.utilisation(108.0) == pytest.approx(0.75 / 4.75, rel=0.1)
+
+
 def test_rates_of_slots_and_of_all() -> None:
     activity = Activity(2, now=100.0)
     activity.begin(100.0)

@@ -237,6 +237,26 @@ def test_under_a_memory_limit_the_least_recently_used_idle_model_goes(make, load
     ]
 
 
+def test_a_model_gets_what_the_limits_leave_it_at_most_its_own(make, loads: Loads) -> None:
+    registry = make(memory=2 * SIZE + 10)
+    registry.load("one", config=EngineConfig(model_memory=SIZE + 1))
+    registry.load("two", config=EngineConfig(model_memory=5 * SIZE))
+    assert [config.model_memory for config in loads.configs] == [SIZE + 1, SIZE + 10]
+
+
+def test_a_poisoned_model_is_not_unloaded_to_make_room(make, loads: Loads) -> None:
+    """It holds no memory, and its state says what failed."""
+    registry = make(memory=2 * SIZE)
+    for name in ("one", "two"):
+        registry.add(name)
+    poison(registry.load("one"), loads.executors[0])
+    until(lambda: state(registry, "one") is ModelState.POISONED)
+    for name in ("two", "three", "four"):
+        registry.load(name)
+    assert state(registry, "one") is ModelState.POISONED
+    assert state(registry, "two") is ModelState.UNLOADED
+
+
 def test_a_load_that_cannot_fit_is_refused_and_busy_models_stay(make, loads: Loads) -> None:
     registry = make(memory=SIZE + 10)
     engine = registry.load("one")
@@ -312,6 +332,7 @@ def test_a_poisoned_model_recovers_as_often_as_the_settings_say(
             super().__init__(0, *more)
 
     monkeypatch.setattr("heddle.engine.registry.threading.Timer", AtOnce)
+    monkeypatch.setattr(registry_module, "STEADY", PATIENCE)
     registry = make(auto_recover=2)
     registry.load("one")
     for count in (1, 2):
@@ -319,9 +340,18 @@ def test_a_poisoned_model_recovers_as_often_as_the_settings_say(
         until(lambda count=count: len(loads.executors) == count + 1)  # type: ignore[misc]
         until(lambda: state(registry, "one") is ModelState.LOADED)
     assert delays == [1.0, 2.0]
+    monkeypatch.setattr(registry_module, "STEADY", -1)  # it has run for long enough
+    poison(registry.engine("one"), loads.executors[-1])
+    until(lambda: len(loads.executors) == 4)
+    until(lambda: state(registry, "one") is ModelState.LOADED)
+    assert delays == [1.0, 2.0, 1.0]
+    monkeypatch.setattr(registry_module, "STEADY", PATIENCE)
+    poison(registry.engine("one"), loads.executors[-1])
+    until(lambda: len(loads.executors) == 5)
+    until(lambda: state(registry, "one") is ModelState.LOADED)
     poison(registry.engine("one"), loads.executors[-1])
     until(lambda: state(registry, "one") is ModelState.POISONED)
-    assert len(loads.executors) == 3
+    assert len(loads.executors) == 5
 
 
 def test_requests_name_only_allowed_models(make, loads: Loads, tmp_path: Path) -> None:

@@ -80,6 +80,42 @@ def test_an_engine_keeps_its_claim_only_for_a_moment() -> None:
     assert second.take_now()
 
 
+def test_an_engine_without_a_rival_begins_a_new_slice_after_each() -> None:
+    clock = Clock()
+    turns = Turns(clock)
+    first, second = turns.turn(), turns.turn()
+    for seconds in (SLICE, SLICE / 2):
+        assert first.take_now()
+        clock.now += seconds
+        first.give()
+    assert not second.take_now()
+
+
+def test_an_engine_begins_its_slice_when_another_has_computed() -> None:
+    clock = Clock()
+    turns = Turns(clock)
+    first, second = turns.turn(), turns.turn()
+    for turn in (first, second):
+        clock.now += GRACE * 1.01
+        assert turn.take_now()
+        clock.now += SLICE * 0.6
+        turn.give()
+    first.used, second.used = 0.0, 1.0
+    assert not first.take_now()
+
+
+def test_an_engine_that_has_withdrawn_keeps_no_claim() -> None:
+    clock = Clock()
+    turns = Turns(clock)
+    first, second = turns.turn(), turns.turn()
+    assert first.take_now()
+    clock.now += SLICE / 2
+    first.give()
+    first.withdraw()
+    assert not first.take_now()
+    assert second.take_now()
+
+
 def test_an_idle_engine_saves_up_no_time() -> None:
     clock = Clock()
     turns = Turns(clock)
