@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from heddle import InvalidRequestError, SamplingParams
+from heddle.checks import MAX_SALT_LENGTH
 from heddle.errors import EngramFileError, HeddleError, ModelFileError, OverloadedError
 from heddle.sampling_params import PARAMETERS
 
@@ -88,6 +89,47 @@ def test_errors_are_pickled_whole(error: HeddleError) -> None:
     assert type(copy) is type(error)
     assert copy.args == error.args
     assert vars(copy) == vars(error)
+
+
+@pytest.mark.parametrize(
+    ("field", "last", "first_wrong"),
+    [
+        ("cache_salt", "s" * MAX_SALT_LENGTH, "s" * (MAX_SALT_LENGTH + 1)),
+        ("cache_salt", "s", ""),
+        ("top_p", 1.0, 1.0000001),
+        ("top_p", 5e-324, 0.0),
+        ("stop", ["a"], [""]),
+        ("bad_words", ["a" * 256], ["a" * 257]),
+        ("bad_words", ["a"] * 1000, ["a"] * 1001),
+        ("stop_token_ids", [1] * 256, [1] * 257),
+        ("logit_bias", {0: 100.0}, {0: 100.1}),
+        ("logit_bias", {0: -100.0}, {-1: 0.0}),
+        ("samplers", ["top_k", "top_p"], ["top_k", "top_k"]),
+        ("speculation", {"length": 1}, {"length": 0}),
+        ("speculation", {"length": 31}, {"length": 32}),
+        ("engram", {"name": "a", "weight": 1000}, {"name": "a", "weight": 1000.1}),
+        ("engram", {"name": "a", "weight": 0.001}, {"name": "a", "weight": 0}),
+        ("engram", [str(n) for n in range(8)], [str(n) for n in range(9)]),
+    ],
+)
+def test_both_sides_of_the_end_of_a_range(field: str, last: Any, first_wrong: Any) -> None:
+    SamplingParams(**{field: last})
+    with pytest.raises(InvalidRequestError) as refused:
+        SamplingParams(**{field: first_wrong})
+    assert (refused.value.param or "").startswith(field)
+
+
+def test_min_tokens_may_equal_max_tokens() -> None:
+    assert SamplingParams(min_tokens=3, max_tokens=3).min_tokens == 3
+    with pytest.raises(InvalidRequestError, match=r"at most max_tokens \(3\), got 4"):
+        SamplingParams(min_tokens=4, max_tokens=3)
+
+
+def test_another_choice_does_not_score_the_prompt_again() -> None:
+    params = SamplingParams(seed=1, prompt_logprobs=2)
+    other = params.for_another_choice(5)
+    assert (other.seed, other.prompt_logprobs) == (5, None)
+    assert (params.seed, params.prompt_logprobs) == (1, 2)
 
 
 def test_another_seed_changes_nothing_else_and_copies_no_bias() -> None:

@@ -378,7 +378,7 @@ class RegistryConfig:
         if self.keep_alive and not self.autoload:
             raise ConfigError(
                 f"keep_alive {self.keep_alive} unloads idle models, and no request would load them"
-                " again; set autoload too",
+                " again; set autoload (--autoload) too",
                 param="keep_alive",
             )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import pytest
 from hypothesis import given
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from heddle.config import (
     GROUPS,
+    MAX_MODEL_NAME,
     EngineConfig,
     HubConfig,
     RegistryConfig,
@@ -67,6 +69,18 @@ def test_an_error_names_where_the_value_came_from(
     assert refused.value.param
 
 
+def test_the_ends_of_ranges_are_settings_and_nan_is_none() -> None:
+    assert EngineConfig(slots=1024, gpu_memory=0.05).slots == 1024
+    for wrong in ({"slots": 1025}, {"slots": 0}, {"gpu_memory": math.nan}, {"gpu_memory": 1.01}):
+        with pytest.raises(ConfigError, match="must be at "):
+            EngineConfig(**wrong)  # type: ignore[arg-type]
+    longest = "a" * MAX_MODEL_NAME
+    assert ServerConfig(alias=(longest,)).alias == (longest,)
+    for name in ("", longest + "a"):
+        with pytest.raises(ConfigError, match="alias must be a name of 1 to 256 characters"):
+            ServerConfig(alias=(name,))
+
+
 @pytest.mark.parametrize("config", [HubConfig, EngineConfig, RegistryConfig, ServerConfig])
 def test_every_field_is_a_setting(config: type[HubConfig | RegistryConfig | ServerConfig]) -> None:
     described = settings(config)
@@ -93,6 +107,7 @@ def test_sampling_parameters_have_defaults_as_settings() -> None:
     assert config.sampling == expected
     names = resolve(ServerConfig, {"samplers": "top_k, top_p,temperature"}, {}).sampling
     assert names == {"samplers": stages}
+    assert resolve(ServerConfig, {"samplers": "top_k"}, {}).sampling == {"samplers": (Stage.TOP_K,)}
     assert resolve(config, {"min_p": "0.1"}, {}).sampling == expected | {"min_p": 0.1}
 
 
@@ -112,6 +127,12 @@ def test_a_wrong_default_of_a_sampling_parameter_names_its_option(
     with pytest.raises(ConfigError) as refused:
         resolve(ServerConfig, {name: text}, {})
     assert refused.value.message.startswith(said)
+
+
+def test_defaults_of_a_program_are_checked_like_texts() -> None:
+    assert ServerConfig(sampling={"samplers": ["top_k"]}).sampling == {"samplers": (Stage.TOP_K,)}
+    with pytest.raises(ConfigError, match=r"top_p must be in .* got 3"):
+        ServerConfig(sampling={"top_p": 3})
 
 
 @pytest.mark.parametrize("name", ["priority", "stop", "logprobs", "nothing"])
@@ -134,7 +155,9 @@ def test_a_bad_key_is_refused_and_not_shown(text: str) -> None:
 
 
 def test_a_time_to_keep_models_needs_autoload() -> None:
-    with pytest.raises(ConfigError, match=r"--keep-alive: keep_alive 60 .*set autoload too"):
+    with pytest.raises(
+        ConfigError, match=r"--keep-alive: keep_alive 60 .*set autoload \(--autoload\) too"
+    ):
         resolve(RegistryConfig, {"keep_alive": "60"}, {})
     with pytest.raises(ConfigError, match="HEDDLE_KEEP_ALIVE: keep_alive 1 "):
         resolve(RegistryConfig, {"autoload": "off"}, {"HEDDLE_KEEP_ALIVE": "1"})
