@@ -205,16 +205,10 @@ def test_the_memory_of_the_device_comes_with_the_load_and_with_steps(
     executor.close()
 
 
-def test_the_memory_of_the_device_is_read_once_a_second(monkeypatch) -> None:
-    clock = [0.0]
-    monkeypatch.setattr(child.time, "monotonic", lambda: clock[0])
-    reader = child.MemoryReader(FakeExecutor())
-    assert reader.newer() == MEMORY
-    clock[0] = 0.99
-    assert reader.newer() is None
-    clock[0] = 1.0
-    assert reader.newer() == MEMORY
-    assert reader.newer() is None
+def test_the_memory_of_the_device_is_read_once_a_second() -> None:
+    times = iter([0.0, 0.99, 1.0, 1.5])
+    reader = child.MemoryReader(FakeExecutor(), lambda: next(times))
+    assert [reader.newer() for _ in range(4)] == [MEMORY, None, MEMORY, None]
 
 
 def test_a_silent_process_fails_the_step(load, processes) -> None:

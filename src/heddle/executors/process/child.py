@@ -40,6 +40,8 @@ from heddle.step import Executor, WarmingExecutor
 from heddle.weights.formats import open_checkpoint
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from heddle.executors.children.channel import Channel
     from heddle.executors.cpu.grammar_masks import MaskSource
     from heddle.step import DeviceMemory
@@ -74,13 +76,14 @@ class MemoryReader:
 
     _SECONDS = 1.0
 
-    def __init__(self, executor: Executor) -> None:
+    def __init__(self, executor: Executor, clock: Callable[[], float] = time.monotonic) -> None:
         self._executor = executor
+        self._clock = clock
         self._read_at = -math.inf
 
     def newer(self) -> DeviceMemory | None:
         """The memory; None if the last reading is not a second old."""
-        now = time.monotonic()
+        now = self._clock()
         if now - self._read_at < self._SECONDS:
             return None
         self._read_at = now
