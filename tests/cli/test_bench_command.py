@@ -152,7 +152,7 @@ def test_prefixes_beside_a_peer(capsys: pytest.CaptureFixture[str]) -> None:
     lines = {line[:16].strip(): line for line in table.splitlines()}
     assert lines["hits"].split() == ["hits", "6", "unknown"]
     assert "(" in lines["latency p50, ms"]
-    assert "4 times in a row: 4 hits" in table, "the peer remembers the run before"
+    assert "4 times in a row: hits 4" in table, "the peer remembers the run before"
     for name, formula in report["formulas"].items():
         assert f"{name} = {formula}" in table
 

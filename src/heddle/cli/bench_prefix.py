@@ -137,7 +137,7 @@ def _print(report: "PrefixReport") -> None:
         print(f"{row:16}{cells}  {better.get(row, '')}".rstrip())
     print(
         f"\nthe same prompt {counted(identical.requests, 'time')} in a row:"
-        f" {counted(identical.hits, 'hit')}"
+        f" hits {_known(identical.hits)}"
         f"\n{burst.requests} at once that share a new prefix: {burst.computed} prompt tokens"
         f" computed; prefix and tails have {load.prefix + burst.requests * load.tail}\n"
         f"{other_work_line(report.other_work)}"
@@ -150,16 +150,17 @@ _ROWS = {"latency_p50": "latency p50, ms", "ttft_p50": "TTFT p50, ms", "rate": "
 """The row of each ratio."""
 
 
-def _column(figures: "Figures") -> dict[str, str]:
-    def counted(number: int | None) -> str:
-        return "unknown" if number is None else f"{number:,}"
+def _known(number: int | None) -> str:
+    return "unknown" if number is None else f"{number:,}"
 
+
+def _column(figures: "Figures") -> dict[str, str]:
     return {
         "latency p50, ms": f"{1e3 * figures.latency.p50:.0f}",
         "latency p99, ms": f"{1e3 * figures.latency.p99:.0f}",
         "TTFT p50, ms": f"{1e3 * figures.ttft.p50:.0f}",
         "TTFT p99, ms": f"{1e3 * figures.ttft.p99:.0f}",
         "tok/s": f"{figures.rate:.1f}",
-        "hits": counted(figures.hits),
-        "computed": counted(figures.computed),
+        "hits": _known(figures.hits),
+        "computed": _known(figures.computed),
     }
