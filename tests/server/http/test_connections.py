@@ -376,3 +376,12 @@ def test_the_most_of_connections_leaves_half_of_the_descriptors(
     assert protocol.most_connections() == 4096
     limit[0] = resource.RLIM_INFINITY
     assert protocol.most_connections() == 4096
+
+
+def test_names_of_headers_are_spelled_as_other_servers_spell_them(shared: Running) -> None:
+    """llama.cpp's tests compare them with their case."""
+    with connect(shared) as client:
+        client.sendall(request({"max_tokens": 1}, extra="connection: close\r\n"))
+        answer = until_closed(client)
+    assert b"\r\nContent-Type: application/json\r\n" in answer
+    assert answer.lower().count(b"\r\nconnection: close\r\n") == 1

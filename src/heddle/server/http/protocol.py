@@ -223,8 +223,10 @@ class HTTPProtocol(H11Protocol):
                 headers = list(message.get("headers", ()))
                 is_stream = any(value.startswith(b"text/event-stream") for _, value in headers)
                 self._takes_comments = is_stream
+                # As other servers spell them: some clients compare names with their case.
+                headers = [(name.title(), value) for name, value in headers]
                 if self.conn.their_state is h11.SEND_BODY:
-                    headers.append((b"connection", b"close"))
+                    headers.append((b"connection", b"close"))  # uvicorn looks for this spelling
                 message = {**message, "headers": headers}
             else:
                 self._takes_comments = is_stream and message.get("body", b"").endswith(b"\n\n")
