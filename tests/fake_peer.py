@@ -79,7 +79,7 @@ class FakePeer:
         remembers: report as cached tokens how many tokens a prompt shares with an earlier one.
         models: the ids that it lists.
         key: that every request must bring; None asks for none.
-        refused_fields: fields of a body for which it answers 400.
+        refused_fields: fields of a body that it refuses with `refused_status`.
         bodies: of all completion requests, in the order of their arrival.
     """
 
@@ -89,6 +89,7 @@ class FakePeer:
     models: list[str] = field(default_factory=lambda: ["some-model"])
     key: str | None = None
     refused_fields: set[str] = field(default_factory=set)
+    refused_status: int = 400
     bodies: list[dict[str, Any]] = field(default_factory=list)
     url: str = ""
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -137,7 +138,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(401, b'{"error": "who are you?"}')
             return
         if unknown := body.keys() & self.peer.refused_fields:
-            self._send(400, json.dumps({"error": f"unknown fields: {sorted(unknown)}"}).encode())
+            told = json.dumps({"error": f"unknown fields: {sorted(unknown)}"})
+            self._send(self.peer.refused_status, told.encode())
             return
         with self.peer.lock:  # or two at once would not know of each other
             earlier = [_prompt(other) for other in self.peer.bodies]

@@ -107,10 +107,11 @@ def test_a_peer_that_never_answers_is_named(manner: str) -> None:
         result_of(manner)
 
 
+@pytest.mark.parametrize("status", [400, 422])
 @pytest.mark.parametrize("field", ["ignore_eos", "stream_options"])
-def test_fields_that_a_peer_refuses_are_left_out(field: str) -> None:
+def test_fields_that_a_peer_refuses_are_left_out(field: str, status: int) -> None:
     with fake_peer("echoing") as peer:
-        peer.refused_fields = {field}
+        peer.refused_fields, peer.refused_status = {field}, status
         result = run_load(connect("peer", peer.url), LOAD)
     assert result.answered == 9
     assert not any(field in body for body in peer.bodies)

@@ -252,6 +252,29 @@ def test_cancel_during_a_step_drains_the_slot_and_ends_once(start, executor: Fak
     assert executor.steps == 2  # the slot was free in the very next step
 
 
+def test_a_cancelled_request_gets_the_text_that_was_held_back(
+    engine: Engine, executor: FakeExecutor
+) -> None:
+    text = engine.complete("hello", params(max_tokens=40, ignore_eos=True)).text
+    deltas: SimpleQueue[Delta] = SimpleQueue()
+
+    def sink(delta: Delta) -> None:
+        deltas.put(delta)
+        if deltas.qsize() == 3:
+            ticket.cancel()
+
+    executor.gate.clear()  # so that the sink knows its ticket
+    ticket = engine.submit("hello", params(stop=(text[:30] + "!",), ignore_eos=True), sink)
+    executor.gate.set()
+    read = [deltas.get(timeout=60)]
+    while read[-1].finish is None:
+        read.append(deltas.get(timeout=60))
+    assert [delta.text for delta in read[:-1]] == [""] * (len(read) - 1)
+    tokens = [token.token for delta in read for token in delta.tokens]
+    assert read[-1].finish is FinishReason.CANCELLED
+    assert read[-1].text == text_of(tokens) == text[: len(tokens)]
+
+
 def test_a_cancel_after_the_last_token_was_computed_has_no_effect(
     engine: Engine, executor: FakeExecutor
 ) -> None:
