@@ -157,6 +157,26 @@ def test_an_error_is_raised_in_place_of_the_last_delta(engine, executor: FakeExe
     assert len(seen) == 2
 
 
+def test_cancelling_the_task_that_waits_for_all_cancels_the_requests(
+    start, executor: FakeExecutor
+) -> None:
+    """The iterator still lives, so that only the cancelled task can have closed it."""
+    engine = start(slots=1)
+    executor.gate.clear()
+
+    async def main() -> None:
+        streams = engine.generate_many([("hello", params())])
+        task = asyncio.create_task(streams.complete())
+        await asyncio.to_thread(executor.entered.wait, 60)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert streams.tickets[0].id in engine._thread.cancels.pending()
+        executor.gate.set()
+
+    run(main())
+
+
 def test_cancelling_the_reading_task_cancels_the_request(start, executor: FakeExecutor) -> None:
     engine = start(slots=1)
     executor.gate.clear()
