@@ -83,6 +83,7 @@ def test_a_sequence_holds_all_positions_and_its_windows() -> None:
     memory = divided(GEMMA, LOAD, 10**9)
     assert memory.sequence_bytes(8192) == 256 * 1000 + 16 * 5000
     assert memory.sequence_bytes(100) == 4 * 6000
+    assert replace(memory, snapshot_bytes=700).sequence_bytes(100) == 4 * 6000 + 700
 
 
 def test_states_of_slots_come_first_and_snapshots_for_every_run_of_tokens() -> None:

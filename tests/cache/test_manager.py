@@ -273,6 +273,8 @@ def test_a_prefix_of_whole_pages_ends_at_a_snapshot_at_the_end_of_a_page() -> No
     match = manager.match(None, tokens, len(tokens))
     assert match.length == 40
     assert manager.whole_pages(match).length == 32
+    manager, tokens = with_snapshots([20, 40])
+    assert manager.whole_pages(manager.match(None, tokens, len(tokens))).length == 0
 
 
 def test_only_the_last_page_of_a_node_is_saved_with_its_snapshot() -> None:
