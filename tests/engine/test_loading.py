@@ -14,6 +14,7 @@ from gguf_writer import write_gguf
 from heddle import LLM, ConfigError, Engine, EngineConfig, FinishReason, SamplingParams
 from heddle.config import DEFAULT_MODEL
 from heddle.errors import ModelFileError, ModelSourceError
+from heddle.executors.cpu.executor import CpuExecutor
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -120,6 +121,15 @@ def test_progress_ends_when_loading_fails(tmp_path: Path) -> None:
     with pytest.raises(ModelFileError):
         Engine.load(path, progress=told)
     assert (len(told.started), told.finished) == (1, 1)
+
+
+@pytest.mark.model
+def test_held_bytes_include_the_tokenizer_and_its_data_for_grammars(model_path: Path) -> None:
+    with Engine.load(model_path, EngineConfig(slots=1, context=64)) as engine:
+        executor = engine.model.executor
+        assert isinstance(executor, CpuExecutor)
+        beside = executor.held_bytes - executor.memory.bytes - executor.weight_bytes
+        assert beside >= 2000 * engine.model.info.vocabulary
 
 
 @pytest.mark.model

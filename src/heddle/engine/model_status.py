@@ -34,7 +34,7 @@ class ModelStatus:
         reason: why its load or a step failed; None if none did.
         progress: the part of the work that is done while it loads, 0 to 1; None if it does not load
             or if the size of the work is not known.
-        memory_bytes: bytes of weights, KV cache and buffers.
+        memory_bytes: bytes of weights, KV cache and tokenizer.
         device: the device and its memory, in words; None if it is not loaded.
         uptime_seconds: seconds since its load ended; None if it is not loaded.
         in_flight: requests that run or wait.

@@ -92,10 +92,12 @@ SOURCES = (
 
 
 class Packed(NamedTuple):
-    """Bytes of packed weights: of the matrices that matmuls read, and of all."""
+    """Bytes of packed weights: of the matrices that matmuls read, and of all; then of the tokenizer
+    and its data for grammars."""
 
     matmul_bytes: int
     bytes: int
+    text_bytes: int
 
 
 class CpuExecutor:
@@ -106,7 +108,8 @@ class CpuExecutor:
         threads: number of threads that compute, including the caller of `collect`.
         weight_bytes: bytes of the matrices that matmuls read.
         kv_type: storage type of keys and values.
-        held_bytes: bytes of the packed weights, and of all pages, those of the head included.
+        held_bytes: bytes of the packed weights, of all pages, those of the head included, and of
+            the tokenizer.
         page_bytes: bytes of the keys and values of 32 tokens, all layers.
     """
 
@@ -135,7 +138,7 @@ class CpuExecutor:
         self._fixed = FixedMemory(memory) if memory.fixed else None
         self.head = head
         of_head = 0 if head is None else head.memory.bytes
-        self.held_bytes: int = packed.bytes + memory.bytes + of_head
+        self.held_bytes: int = packed.bytes + packed.text_bytes + memory.bytes + of_head
         self.page_bytes = self.memory.token_page_bytes
         self.compute_seconds = 0.0
         self._max_rows = sampled_rows(config)

@@ -13,7 +13,13 @@ from heddle.executors.cpu.executor import CpuExecutor, Packed, sampled_rows
 from heddle.executors.cpu.kv_memory import bytes_of_page
 from heddle.executors.cpu.memory import packed_bytes
 from heddle.executors.cpu.weights import CpuLoader
-from heddle.executors.memory import extra_bytes, host_room, plan_memory, step_bytes
+from heddle.executors.memory import (
+    extra_bytes,
+    host_room,
+    plan_memory,
+    step_bytes,
+    text_bytes,
+)
 from heddle.executors.serving import (
     head_config,
     kept_kinds,
@@ -62,8 +68,9 @@ def load(
         kinds.append(head.state(0))
         of_head = head_config(config)
         buffers += step_bytes(of_head, shape, sampled_rows(of_head))
+    text = text_bytes(shape)
     of_page, room = partial(bytes_of_page, config.kv_type), host_room(config)
-    memory = plan_memory(config, shape, kinds, weight_bytes + buffers, of_page, room)
+    memory = plan_memory(config, shape, kinds, weight_bytes + buffers + text, of_page, room)
     runtime = _runtime(config)
     loader = CpuLoader(
         checkpoint, runtime, mix=mix, allow_nonfinite=config.allow_nonfinite, progress=progress
@@ -72,7 +79,7 @@ def load(
     matmul_bytes = loader.matmul_bytes
     if head is None:
         checkpoint.check_unchanged()
-        size = Packed(matmul_bytes, loader.arena.allocated)
+        size = Packed(matmul_bytes, loader.arena.allocated, text)
         return CpuExecutor(model, shape, weights, runtime, config, size, memory)
     head_weights = head.load_beside(loader, weights)
     checkpoint.check_unchanged()
@@ -83,10 +90,10 @@ def load(
         head_weights,
         runtime,
         head_config(config),
-        Packed(loader.matmul_bytes - matmul_bytes, 0),
+        Packed(loader.matmul_bytes - matmul_bytes, 0, 0),
         head_memory,
     )
-    size = Packed(matmul_bytes, loader.arena.allocated)
+    size = Packed(matmul_bytes, loader.arena.allocated, text)
     return CpuExecutor(model, shape, weights, runtime, config, size, memory, guesser)
 
 
