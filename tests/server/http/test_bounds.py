@@ -325,7 +325,7 @@ def test_a_body_whose_client_has_left_is_not_worked_on() -> None:
         assert go_on.wait(PATIENCE)
 
     async def work(bodies: Bodies) -> None:
-        requests: Any = [FakeRequest(completion(20_000, letter)) for letter in "abc"]
+        requests: Any = [FakeRequest(completion(20_000, x), client=x) for x in "abc"]
         tasks = []
         for request in requests:
             request.arrived.set()
