@@ -59,7 +59,7 @@ def test_the_memory_of_a_gpu_is_reported_while_it_works(gpu, monkeypatch) -> Non
     gpu[0] = 950 * MB
     assert torch_memory.device_memory(GPU) == DeviceMemory(950 * MB, 1000 * MB)
 
-    def fail(device: torch.device) -> tuple[int, int]:
+    def fail(device: Any) -> tuple[int, int]:
         raise RuntimeError("the device has failed")
 
     monkeypatch.setattr(torch_memory, "free_and_total", fail)

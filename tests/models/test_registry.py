@@ -15,7 +15,7 @@ from heddle.models.positions import temperature
 from heddle.models.registry import FAMILIES, build, names
 from heddle.testing.reference_model import ReferenceModel
 from heddle.testing.reference_ops import ReferenceLoader
-from heddle.weights.checkpoint import Hyperparameters
+from heddle.weights.checkpoint import Bounds, Hyperparameters
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 from heddle.weights.gguf.hyperparameters import hyperparameters_of
 from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint
@@ -123,8 +123,10 @@ def test_yarn_scales_slow_pairs_and_keeps_fast_pairs(tmp_path: Path) -> None:
 
 def test_yarn_of_gpt_oss_in_gguf_mixes_between_two_pairs() -> None:
     """No key of a GGUF file says it."""
+    bounds = Bounds.of([(8,)])
     for architecture, whole in (("gpt-oss", False), ("llama", None)):
-        read = hyperparameters_of({f"{architecture}.rope.scaling.type": "yarn"}, architecture)
+        metadata = {f"{architecture}.rope.scaling.type": "yarn"}
+        read = hyperparameters_of(metadata, architecture, bounds)
         assert read.get("rope.whole_pairs") is whole
 
 

@@ -21,7 +21,8 @@ BODY = {"prompt": "hello", "n": 3, "seed": 1, "max_tokens": 400, "ignore_eos": T
 def test_an_error_has_figures_of_logits(serve: Callable[..., Running]) -> None:
     server = serve()
     server.executor.poisonous = lambda history: True
-    server.executor.figures = figures = {"length": 3, "nan": 2, "minimum": None}
+    figures: dict[str, float | None] = {"length": 3, "nan": 2, "minimum": None}
+    server.executor.figures = figures
     for path in ("/v1/completions", "/completion"):
         response = server.post(path, {"prompt": "hello"})
         assert response.status_code == 500

@@ -8,6 +8,7 @@ import json
 import random
 import re
 import weakref
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -355,7 +356,7 @@ class PanicException(BaseException):
 
 
 @pytest.mark.parametrize("call", ["consume_tokens", "compute_bitmask"])
-def test_a_panic_of_llguidance_refuses_only_the_grammar(call, monkeypatch):
+def test_a_panic_of_llguidance_refuses_only_the_grammar(call):
     class Panicking:
         def __init__(self, matcher):
             self._matcher = matcher
@@ -366,7 +367,7 @@ def test_a_panic_of_llguidance_refuses_only_the_grammar(call, monkeypatch):
         def _panic(self, *_):
             raise PanicException("out of bounds")
 
-    state = COMPILER.compile(Grammar.regex("a(b|c)*x")).begin()
+    state: Any = COMPILER.compile(Grammar.regex("a(b|c)*x")).begin()
     state._matcher = Panicking(state._matcher)
     with pytest.raises(GrammarError, match="failed during generation: out of bounds"):
         state.next_mask(ids("ab"))
@@ -386,7 +387,7 @@ def test_a_panic_while_guesses_are_taken_back_makes_the_grammar_begin_again():
         def rollback(self, count):
             raise PanicException("out of bounds")
 
-    state = COMPILER.compile(Grammar.regex("a(b|c)*x")).begin()
+    state: Any = COMPILER.compile(Grammar.regex("a(b|c)*x")).begin()
     state.next_mask(ids("ab"))
     state._matcher = Panicking()
     assert state.rewind(1) is False
