@@ -142,6 +142,6 @@ def test_an_encoder_computes_no_part_of_a_text() -> None:
 def test_errors_say_after_how_many_tokens_the_sequence_ended() -> None:
     """Guesses count if they were right."""
     guessing = chunk(10, [1, 2, 3, 4], guesses=3)
-    assert "after the first 11 tokens" in non_finite(guessing).message
-    assert "after the first 13 tokens" in non_finite(guessing, 2).message
+    assert "after 11 tokens" in non_finite(guessing).message
+    assert "after 13 tokens" in non_finite(guessing, 2).message
     assert "after 13 tokens" in nothing_allowed(guessing, 2).message

@@ -186,7 +186,7 @@ def test_choices_by_the_million_are_refused_before_any_is_made(
 
     monkeypatch.setattr(GenerationRequest, "choices", choices)
     for prompts, n, param, said in (
-        (10_000, 128, "prompt", "1280000 choices (10000 prompts times 128)"),
+        (10_000, 128, "prompt", "1280000 choices (10,000 prompts times 128)"),
         (21, 1, "prompt", "the request has 21 prompts, but slots and queue hold 20"),
         (20, 2, "n", "40 choices (20 prompts times 2)"),
     ):
@@ -354,7 +354,7 @@ def test_a_body_that_comes_too_slowly_is_refused_in_words(serve: Callable[..., R
     assert head.startswith(b"HTTP/1.1 408")
     error = json.loads(body)["error"]
     assert (error["code"], error["type"]) == ("body_timeout", "invalid_request_error")
-    assert "within 1 seconds" in error["message"]
+    assert "within 1 s;" in error["message"]
     assert server.post("/v1/completions", COMPLETION).status_code == 200
 
 
