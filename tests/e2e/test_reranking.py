@@ -138,6 +138,18 @@ def test_fields_of_the_request(url: str, llm: LLM) -> None:
     assert hinted.headers["x-heddle-ignored"] == "max_tokens_per_doc"
 
 
+def test_texts_of_tei_get_a_plain_list(url: str) -> None:
+    ranked = ask(url).json()["results"]
+    scores = [{"index": one["index"], "score": one["relevance_score"]} for one in ranked]
+    body = {"documents": None, "texts": DOCUMENTS}
+    assert ask(url, **body).json() == scores
+    assert ask(url, **body, return_text=True, raw_scores=False, top_n=2).json() == [
+        score | {"text": DOCUMENTS[score["index"]]} for score in scores[:2]
+    ]
+    hinted = ask(url, **body, truncate=True)
+    assert hinted.headers["x-heddle-ignored"] == "truncate"
+
+
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
@@ -146,6 +158,11 @@ def test_fields_of_the_request(url: str, llm: LLM) -> None:
         ({"top_n": 0}, "top_n"),
         ({"documents": ["x" * 800]}, "the context holds 700"),
         ({"rank_fields": ["a"]}, "rank_fields"),
+        ({"texts": ["a"]}, "either documents or texts"),
+        ({"documents": None}, "either documents or texts"),
+        ({"documents": None, "texts": ["a", "x" * 800]}, "texts"),
+        ({"documents": None, "texts": ["a"], "raw_scores": True}, "raw_scores"),
+        ({"return_documents": True, "return_text": False}, "return_text"),
     ],
 )
 def test_what_cannot_be_served_is_refused_by_name(

@@ -33,6 +33,8 @@ from heddle.server.http.schema import Schema
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from pydantic import BaseModel
+
     from heddle.parameters import Kind, Parameter
     from heddle.sampling_params import SamplingParams
     from heddle.server.generate.service import Served
@@ -148,7 +150,7 @@ def sampling_params(body: SamplingSchema, served: Served, **more: Any) -> Sampli
     return served.sampling_params(**given, **more)
 
 
-def agreed(body: SamplingSchema, *names: str) -> Any:
+def agreed(body: BaseModel, *names: str) -> Any:
     """The value of a field with several names; None if the body has none of `names`.
 
     Raises:

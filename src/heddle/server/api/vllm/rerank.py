@@ -1,7 +1,8 @@
 """Documents in the order of how well they answer a query: `/v1/rerank`, `/v2/rerank`, and
 llama.cpp's `/reranking`.
 
-The shapes are those that the clients of Jina, Cohere and vLLM share.
+The shapes are those that the clients of Jina, Cohere and vLLM share. A body with `texts` instead of
+`documents` is one of Hugging Face's Text Embeddings Inference (TEI); its answer is a plain list.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response  # noqa: TC002  FastAPI reads annotations of routes
 
 from heddle.embedding import EmbeddingParams, Pooling
+from heddle.errors import InvalidRequestError
 from heddle.parameters import Api
 from heddle.server.generate.dispatch import salted
+from heddle.server.generate.parameters import agreed
 from heddle.server.generate.vectors import check_length, vectors
 from heddle.server.generate.vendor_fields.table import decided
 from heddle.server.http.connection import unless_gone
@@ -25,6 +28,8 @@ from heddle.server.http.record import record_of
 from heddle.server.http.schema import Schema, takes
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from starlette.types import Scope
 
     from heddle.engine.reranking import Reranker
@@ -32,6 +37,7 @@ if TYPE_CHECKING:
 
 MAX_DOCUMENTS = 2048
 """Documents of one request."""
+_SEVERAL = Field(min_length=1, max_length=MAX_DOCUMENTS)
 _PATHS = ("/v1/rerank", "/v1/reranking", "/v2/rerank")
 
 
@@ -43,19 +49,23 @@ class TextDocument(Schema):
 
 @decided(Api.RERANK)
 class RerankRequest(Schema):
-    """Body of `POST /v1/rerank`. `instruction` and `cache_salt` are not of these APIs.
+    """Body of `POST /v1/rerank`, with `documents` or with TEI's `texts`.
 
-    `priority` is vLLM's.
+    `instruction` and `cache_salt` are not of these APIs. `priority` is vLLM's.
     """
 
     model: str | None = None
     query: str = Field(min_length=1)
-    documents: list[str | TextDocument] = Field(min_length=1, max_length=MAX_DOCUMENTS)
+    documents: Annotated[list[str | TextDocument], _SEVERAL] | None = None
+    texts: Annotated[list[str], _SEVERAL] | None = Field(None, description="`documents` in TEI")
     top_n: Annotated[int, Field(ge=1)] | None = Field(
         None, description="how many results to return, the best; null: all"
     )
     return_documents: bool | None = Field(
-        None, description="whether results hold the text of their document; null: true"
+        None, description="whether results hold the text of their document"
+    )
+    return_text: bool | None = Field(
+        None, description="`return_documents` in TEI; null: true, or false with `texts`"
     )
 
     instruction: str | None = Field(None, description="what the documents are judged by")
@@ -66,9 +76,17 @@ class RerankRequest(Schema):
 class Result(BaseModel):
     """One document's score."""
 
-    index: int = Field(description="of the document in `documents`")
+    index: int = Field(description="index in `documents`")
     relevance_score: float = Field(description="probability that it answers the query")
     document: TextDocument | None = None
+
+
+class TextResult(BaseModel):
+    """The score of one of `texts`."""
+
+    index: int = Field(description="index in `texts`")
+    score: float = Field(description="probability that it answers the query")
+    text: str | None = None
 
 
 class RerankUsage(BaseModel):
@@ -103,23 +121,45 @@ def routes(service: Service) -> APIRouter:
         scores = await unless_gone(
             request.receive, _scores(reranker, prompts, params, served, request.scope)
         )
+        results = _results(body, scores)
+        if body.texts is not None:
+            return json_response(results)
         tokens = sum(map(len, prompts))
         return json_response(
             {
                 "id": f"rerank-{secrets.token_hex(12)}",
                 "model": served.name,
                 "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
-                "results": _results(body, scores),
+                "results": results,
             }
         )
 
     for path in _PATHS:
-        router.post(path, response_model=Reranking, openapi_extra=takes(RerankRequest))(rerank)
+        router.post(
+            path,
+            response_model=Reranking | list[TextResult],
+            openapi_extra=takes(RerankRequest),
+        )(rerank)
     return router
 
 
 def _text(document: str | TextDocument) -> str:
     return document if isinstance(document, str) else document.text
+
+
+def _documents(body: RerankRequest) -> tuple[str, Sequence[str]]:
+    """The field that has the documents, and their texts.
+
+    Raises:
+        InvalidRequestError: the body has both fields, or neither.
+    """
+    if (body.documents is None) == (body.texts is None):
+        raise InvalidRequestError(
+            "send either documents or texts, the list of texts to rank", param="documents"
+        )
+    if body.texts is not None:
+        return "texts", body.texts
+    return "documents", [_text(document) for document in body.documents or ()]
 
 
 def _prompts(body: RerankRequest, served: Served) -> list[list[int]]:
@@ -128,11 +168,12 @@ def _prompts(body: RerankRequest, served: Served) -> list[list[int]]:
     Raises:
         InvalidRequestError: a document is too long, or the model cannot judge documents.
     """
+    field, texts = _documents(body)
     reranker = served.engine.model.judge()
     prompts = []
-    for document in body.documents:
-        prompts.append(reranker.prompt(body.query, _text(document), body.instruction))
-        check_length(prompts[-1], "documents", served)
+    for text in texts:
+        prompts.append(reranker.prompt(body.query, text, body.instruction))
+        check_length(prompts[-1], field, served)
     return prompts
 
 
@@ -151,13 +192,18 @@ async def _scores(
     return [found[index] for index in range(len(prompts))]
 
 
-def _results(body: RerankRequest, scores: list[float]) -> list[dict[str, object]]:
+def _results(body: RerankRequest, scores: Sequence[float]) -> list[dict[str, object]]:
     """The best documents, as JSON."""
-    order = sorted(range(len(scores)), key=lambda index: -scores[index])[: body.top_n]
+    field, texts = _documents(body)
+    asked = agreed(body, "return_documents", "return_text")
     results = []
-    for index in order:
-        result: dict[str, object] = {"index": index, "relevance_score": scores[index]}
-        if body.return_documents is not False:
-            result["document"] = {"text": _text(body.documents[index])}
-        results.append(result)
+    for index in sorted(range(len(scores)), key=lambda index: -scores[index])[: body.top_n]:
+        text, score = texts[index], scores[index]
+        result: dict[str, object]
+        if field == "texts":
+            result = {"index": index, "score": score, "text": text if asked else None}
+        else:
+            shown = None if asked is False else {"text": text}
+            result = {"index": index, "relevance_score": score, "document": shown}
+        results.append({name: value for name, value in result.items() if value is not None})
     return results

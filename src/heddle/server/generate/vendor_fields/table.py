@@ -17,6 +17,7 @@ from heddle.server.generate.vendor_fields import (
     ollama,
     openai,
     sglang,
+    tei,
     vllm,
 )
 from heddle.server.generate.vendor_fields.row import Outcome
@@ -38,6 +39,7 @@ VENDORS: Mapping[str, tuple[Row, ...]] = {
     "llama.cpp": llamacpp.ROWS,
     "SGLang": sglang.ROWS,
     "Ollama": ollama.ROWS,
+    "Text Embeddings Inference": tei.ROWS,
 }
 """The rows by the vendor that documents the field. A field of several vendors has one row."""
 
