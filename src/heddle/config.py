@@ -494,6 +494,11 @@ class ServerConfig:
     alias: tuple[str, ...] = _setting(
         (), "requests", "further names of the model in requests, separated by commas; repeatable"
     )
+    tags: tuple[str, ...] = _setting(
+        (),
+        "requests",
+        "labels of the model in /v1/models, for clients, separated by commas; repeatable",
+    )
     any_model: bool = _setting(
         False, "requests", "accept any model name in a request; by default an unknown name is a 404"
     )

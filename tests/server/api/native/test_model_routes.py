@@ -147,7 +147,7 @@ def test_properties_of_a_forgotten_model_are_forgotten(models: Server) -> None:
 
 
 def test_requests_pick_a_model_and_its_load_waits_for_nobody_else(models: Server) -> None:
-    assert models.states() == {"one": "loaded", "two": "unloaded", "best": "loaded"}
+    assert models.states() == {"one": "loaded", "two": "unloaded"}
     models.gate.clear()
     with ThreadPoolExecutor(2) as threads:
         waiting = [threads.submit(models.complete, "two") for _ in range(2)]

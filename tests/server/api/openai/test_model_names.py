@@ -49,9 +49,11 @@ def test_so_have_the_events_of_a_stream(serve: Callable[..., Running], path: str
     assert {json.loads(one.removeprefix("data: "))["model"] for one in events} == {"GPT-4"}
 
 
-def test_models_lists_the_aliases(serve: Callable[..., Running]) -> None:
-    server = serve(alias=("gpt-4o", "fake"))
-    assert [model.id for model in server.openai.models.list()] == ["fake", "gpt-4o"]
+def test_a_model_is_one_entry_with_its_aliases_and_tags(serve: Callable[..., Running]) -> None:
+    server = serve(alias=("gpt-4o", "fake"), tags=("chat", "small"))
+    [listed] = server.get("/v1/models").json()["data"]
+    assert (listed["id"], listed["aliases"]) == ("fake", ["gpt-4o", "fake"])
+    assert listed["tags"] == ["chat", "small"]
     assert server.openai.models.retrieve("gpt-4o").id == "gpt-4o"
     assert server.get("/v1/models/gpt-5").status_code == 404
     post = server.get("/openapi.json").json()["paths"]["/v1/completions"]["post"]

@@ -91,10 +91,9 @@ def routes(service: Service) -> APIRouter:
 
     @router.get("/v1/models")
     async def models() -> Response:
-        """List all models under their names, and the default model under its aliases."""
+        """List all models, the default first. Its entry has its aliases."""
         known = {status.name: status for status in registry.status()}
-        named = [(name, known.get(name, known.get(registry.default))) for name in service.names]
-        found = [_described(name, status, service) for name, status in named if status is not None]
+        found = [_described(name, known[name], service) for name in registry.names if name in known]
         ends = {"first_id": found[0]["id"], "last_id": found[-1]["id"]} if found else {}
         return json_response({"object": "list", "data": found, "has_more": False, **ends})
 
@@ -167,6 +166,7 @@ def _described(name: str, status: ModelStatus, service: Service) -> dict[str, An
     """
     engine = service.registry.engines.get(status.name)
     info = None if engine is None else engine.model.info
+    default = status.name == service.registry.default
     state = {"value": status.state.value, "progress": status.progress, "reason": status.reason}
     described: dict[str, Any] = {
         "id": name,
@@ -177,6 +177,8 @@ def _described(name: str, status: ModelStatus, service: Service) -> dict[str, An
         "status": {key: value for key, value in state.items() if value is not None},
         "type": "model",
         "display_name": name,
+        "aliases": list(service.config.alias) if default else [],
+        "tags": list(service.config.tags) if default else [],
         "created_at": datetime.fromtimestamp(info.created if info else 0, UTC).isoformat(),
         "lifecycle": "active" if _can_serve(status, engine, service) else "retired",
         "in_flight": status.in_flight,
