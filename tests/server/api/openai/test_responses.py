@@ -52,6 +52,8 @@ def test_a_response(shared: Running) -> None:
     assert usage is not None
     assert (usage.input_tokens, usage.output_tokens) == (len("user- hello."), 8)
     assert usage.total_tokens == usage.input_tokens + 8
+    counted = shared.openai.responses.input_tokens.count(model="fake", input="hello")
+    assert counted.input_tokens == usage.input_tokens
 
 
 def test_an_answer_that_ends_by_itself_is_complete(shared: Running) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def _routes(service: Service, dispatcher: Dispatcher) -> list[APIRouter]:
     return [
         completions.routes(service, dispatcher),
-        responses.routes(dispatcher),
+        responses.routes(service, dispatcher),
         embeddings.routes(service),
     ]
 

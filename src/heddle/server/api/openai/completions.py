@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel
 from starlette.responses import Response  # noqa: TC002  FastAPI reads annotations of routes
 
 from heddle.server.api.openai.requests import from_chat, from_completion
 from heddle.server.api.openai.schemas import ChatRequest, CompletionRequest
-from heddle.server.http.encoding import json_response
+from heddle.server.api.openai.token_counts import add_count
 from heddle.server.http.schema import takes
 
 if TYPE_CHECKING:
-    from starlette.types import Scope
-
     from heddle.server.generate.dispatch import Dispatcher
-    from heddle.server.generate.service import Served, Service
-
-
-class TokenCount(BaseModel):
-    """Response of `POST /v1/chat/completions/input_tokens`."""
-
-    object: Literal["response.input_tokens"]
-    input_tokens: int
+    from heddle.server.generate.service import Service
 
 
 def routes(service: Service, dispatcher: Dispatcher) -> APIRouter:
@@ -37,16 +26,7 @@ def routes(service: Service, dispatcher: Dispatcher) -> APIRouter:
         """Generate the next message of a conversation."""
         return await dispatcher.answer(request, ChatRequest, from_chat)
 
-    @router.post(
-        "/v1/chat/completions/input_tokens",
-        response_model=TokenCount,
-        openapi_extra=takes(ChatRequest),
-    )
-    async def input_tokens(request: Request) -> Response:
-        """Count the prompt tokens of a conversation, as llama.cpp does."""
-        count = partial(_count, scope=request.scope)
-        tokens = await service.take(request, ChatRequest, count)
-        return json_response({"object": "response.input_tokens", "input_tokens": tokens})
+    add_count(router, service, "/v1/chat/completions/input_tokens", ChatRequest, from_chat)
 
     @router.post("/v1/completions", openapi_extra=takes(CompletionRequest))
     async def completions(request: Request) -> Response:
@@ -54,8 +34,3 @@ def routes(service: Service, dispatcher: Dispatcher) -> APIRouter:
         return await dispatcher.answer(request, CompletionRequest, from_completion)
 
     return router
-
-
-def _count(body: ChatRequest, served: Served, scope: Scope) -> int:
-    request, _ = from_chat(body, served, scope)
-    return len(request.prompts[0])

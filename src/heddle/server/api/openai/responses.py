@@ -12,6 +12,7 @@ from heddle.server.api.openai.completion_writers import AnswerOptions
 from heddle.server.api.openai.response_messages import template_arguments, tool_use
 from heddle.server.api.openai.response_schemas import LOGPROBS, ResponsesRequest
 from heddle.server.api.openai.response_writer import ResponseWriter
+from heddle.server.api.openai.token_counts import add_count
 from heddle.server.generate.chat import chat_request
 from heddle.server.generate.constraints import format_grammar, grammar_of
 from heddle.server.generate.parameters import sampling_params
@@ -28,12 +29,12 @@ if TYPE_CHECKING:
     from heddle.sampling_params import SamplingParams
     from heddle.server.api.openai.response_schemas import FunctionTool
     from heddle.server.generate.dispatch import Dispatcher
-    from heddle.server.generate.service import Served
+    from heddle.server.generate.service import Served, Service
     from heddle.server.generate.usage import Json
 
 
-def routes(dispatcher: Dispatcher) -> APIRouter:
-    """The routes of one application."""
+def routes(service: Service, dispatcher: Dispatcher) -> APIRouter:
+    """The routes of one service."""
     router = APIRouter()
 
     @router.post("/v1/responses", openapi_extra=takes(ResponsesRequest))
@@ -41,6 +42,7 @@ def routes(dispatcher: Dispatcher) -> APIRouter:
         """Generate the next items of a conversation."""
         return await dispatcher.answer(request, ResponsesRequest, from_responses)
 
+    add_count(router, service, "/v1/responses/input_tokens", ResponsesRequest, from_responses)
     return router
 
 
