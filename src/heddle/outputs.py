@@ -95,6 +95,17 @@ class Progress:
     queue_seconds: float = field(default=0.0, compare=False)
     prompt_seconds: float = field(default=0.0, compare=False)
 
+    @property
+    def usage(self) -> Usage:
+        """The usage of a request that is the part of the prompt that is computed."""
+        return Usage(
+            self.computed_tokens,
+            0,
+            self.cached_tokens,
+            self.prompt_seconds,
+            queue_seconds=self.queue_seconds,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Delta:

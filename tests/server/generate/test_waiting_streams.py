@@ -98,13 +98,18 @@ def test_progress_shows_cached_tokens(serve: Callable[..., Running]) -> None:
     server = serve()
     body = {"prompt": "b" * 200, "return_progress": True} | SHORT
     for cached in (False, True):
-        first, *_, last = (
-            one["prompt_progress"]
+        told = [
+            one
             for one in events(iter(server.post("/completion", body).text.split("\n")))
             if "prompt_progress" in one
-        )
+        ]
+        first, *_, last = (one["prompt_progress"] for one in told)
         assert first["processed"] == first["cache"]
         assert (last["cache"] > 0, last["processed"]) == (cached, 200)
+        start, end = told[0]["timings"], told[-1]["timings"]
+        assert (start["prompt_n"], start["prompt_ms"], start["predicted_n"]) == (0, 0, 0)
+        assert (end["prompt_n"], end["cache_n"]) == (200 - last["cache"], last["cache"])
+        assert end["prompt_ms"] == last["time_ms"] > 0
 
 
 def test_an_answer_that_is_no_stream_has_no_progress(shared: Running) -> None:

@@ -129,7 +129,7 @@ class WaitingEvents:
         self._shown[index] = now
         events = self._writer.progress(index, now)
         if before is None and now.computed_tokens > now.cached_tokens:
-            start = replace(now, computed_tokens=now.cached_tokens)
+            start = replace(now, computed_tokens=now.cached_tokens, prompt_seconds=0.0)
             events = self._writer.progress(index, start) + events  # clients measure from there
         return events
 

@@ -89,7 +89,8 @@ class NativeWriter(AnswerWriter):
         return event(self._piece(index, part.text, tokens) | self._scores(tokens))
 
     def progress(self, index: int, progress: Progress) -> bytes:
-        return event(self._piece(index, "", ()) | {"prompt_progress": prompt_progress(progress)})
+        times = {"prompt_progress": prompt_progress(progress), "timings": timings([progress.usage])}
+        return event(self._piece(index, "", ()) | times)
 
     def closing(self, index: int, tokens: Sequence[TokenLogprob], last: Delta) -> bytes:
         self._note(index, "", len(tokens))
