@@ -76,8 +76,8 @@ class Room:
             return
         included = ", output included" if output else ""
         raise ContextLengthError(
-            f"the prompt has {tokens} tokens; the {self._holder} holds {self._capacity}{included}."
-            f" Send at most {most} tokens",
+            f"the prompt is too large: it has {tokens} tokens; the {self._holder} holds"
+            f" {self._capacity}{included}. Send at most {most} tokens",
             param="prompt",
             tokens=tokens,
             context=self._capacity,

@@ -6,7 +6,7 @@ import asyncio
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
-from heddle.errors import ContextLengthError, OverloadedError
+from heddle.errors import ContextLengthError, InvalidRequestError, OverloadedError
 from heddle.server.http.keys import client_of
 from heddle.server.http.record import record_of
 
@@ -30,11 +30,14 @@ _NEXT_TRY = 0.05
 
 
 def check_length(tokens: Sequence[int], param: str, served: Served) -> None:
-    """Check that a text fits. `param` is the field that holds it.
+    """Check that a text has tokens and fits. `param` is the field that holds it.
 
     Raises:
+        InvalidRequestError: it has no tokens: it is empty, and the model begins no text with BOS.
         ContextLengthError: it is too long.
     """
+    if not tokens:
+        raise InvalidRequestError(f"{param} has an empty text; send some text", param=param)
     try:
         served.engine.check_length(len(tokens), output=False)
     except ContextLengthError as error:

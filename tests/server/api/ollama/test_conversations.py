@@ -268,7 +268,7 @@ def test_hints_are_accepted_and_named(ollama: Client, path: str) -> None:
         ("/api/generate", {"raw": True, "system": "short"}, "raw"),
         ("/api/generate", {"suffix": "x", "system": "short"}, "system"),
         ("/api/generate", {"context": [999]}, "context"),
-        ("/api/generate", {"prompt": "a" * 600}, "prompt has 607 tokens"),
+        ("/api/generate", {"prompt": "a" * 600}, "prompt is too large: it has 607 tokens"),
         ("/api/generate", {"width": 512}, "width"),
     ],
 )  # fmt: skip

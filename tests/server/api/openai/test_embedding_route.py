@@ -220,6 +220,16 @@ def test_what_is_refused(shared: Running, fields: dict[str, Any], param: str, sa
     assert said in error["message"]
 
 
+def test_an_empty_text_has_a_vector_if_the_model_begins_texts_with_a_token(
+    shared: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encode = FakeTokenizer.encode
+    monkeypatch.setattr(FakeTokenizer, "encode", lambda *text, **_: [1, *encode(*text)])
+    empty, _ = ask(shared, ["", "a"]).data
+    assert empty.embedding == embedding([1]).tolist()
+    assert shared.post("/embedding", {"content": ""}).json()[0]["embedding"]
+
+
 def test_the_widths_own_number_of_dimensions(shared: Running) -> None:
     assert len(ask(shared, "hello", dimensions=2).data[0].embedding) == 2
 

@@ -60,8 +60,8 @@ def _read(body: NativeEmbeddingRequest, served: Served) -> tuple[list[list[int]]
     """The token ids of each text, and the parameters of all.
 
     Raises:
-        InvalidRequestError: the body has no texts or two fields of texts, or a text is empty or too
-            long.
+        InvalidRequestError: the body has no texts or two fields of texts, or a text has no tokens
+            or is too long.
     """
     given = [name for name in ("content", "input") if getattr(body, name) is not None]
     if len(given) != 1:
@@ -69,8 +69,6 @@ def _read(body: NativeEmbeddingRequest, served: Served) -> tuple[list[list[int]]
         raise InvalidRequestError(f"send one of content and input; got {got}", param="content")
     [name] = given
     prompts = prompts_in(getattr(body, name))
-    if not all(prompts):
-        raise InvalidRequestError(f"{name} has an empty text; send some text", param=name)
     tokens = [tokens_of(prompt, served.engine.model, name) for prompt in prompts]
     for ids in tokens:
         check_length(ids, name, served)

@@ -120,7 +120,7 @@ def _prepared(body: EmbeddingRequest, served: Served) -> PreparedEmbeddings:
     """Translate a body.
 
     Raises:
-        InvalidRequestError: a text is empty or too long, or a value cannot be served.
+        InvalidRequestError: a text has no tokens or is too long, or a value cannot be served.
     """
     texts = prompts_in(body.input)
     if len(texts) > MAX_INPUTS:
@@ -146,8 +146,6 @@ def _prepared(body: EmbeddingRequest, served: Served) -> PreparedEmbeddings:
 
 def _tokens(text: OnePrompt, prompt_name: str | None, served: Served) -> list[int]:
     model = served.engine.model
-    if not text:
-        raise InvalidRequestError(f"input must not be empty, got {text!r}", param="input")
     if isinstance(text, str):
         tokens = model.tokenizer.encode(model.embedding_text(text, prompt_name))
     else:
