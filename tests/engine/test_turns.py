@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import threading
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fake_executor import FakeExecutor
+from fake_model import fake_model
+from heddle.config import EngineConfig
+from heddle.engine import Engine
 from heddle.engine.turns import GRACE, IDLE, SLICE, Turn, Turns
+from heddle.sampling_params import SamplingParams
 from patience import PATIENCE
 
 
@@ -160,3 +166,27 @@ def test_a_waiting_engine_goes_when_the_other_ends() -> None:
     first.give()
     assert went.wait(PATIENCE)
     thread.join(PATIENCE)
+
+
+@pytest.mark.parametrize("drain", [False, True])
+def test_an_engine_withdraws_unless_it_finishes_its_requests(
+    drain: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns, withdrawn = Turns(), list[Turn]()
+    monkeypatch.setattr(turns, "withdraw", withdrawn.append)
+    Engine(fake_model(FakeExecutor()), EngineConfig(slots=1), turns).close(drain=drain)
+    assert len(withdrawn) == (0 if drain else 1)
+
+
+@pytest.mark.parametrize("is_wanted", [False, True])
+def test_an_engine_runs_no_step_ahead_while_another_waits(is_wanted: bool) -> None:
+    turns, executor = Turns(), FakeExecutor(runs_ahead=True)
+    if is_wanted:
+        other = turns.turn()
+        other.withdraw()  # waits, and never gets the turn
+        turns._waiting.append(other)
+    in_flight = []
+    executor.before_submit = lambda step: in_flight.append(len(executor.submitted))
+    with Engine(fake_model(executor), EngineConfig(slots=1, speculation="off"), turns) as engine:
+        engine.complete("hello", SamplingParams(seed=1, max_tokens=5, ignore_eos=True))
+    assert max(in_flight) == (0 if is_wanted else 1)

@@ -2,12 +2,15 @@
 
 from pathlib import Path
 
+import pytest
+
 from heddle.cache.manager import CacheManager
 from heddle.disk.directory import PageDirectory
 from heddle.disk.tier import DiskTier
 from heddle.scheduler.scheduler import Scheduler
 from heddle.scheduler.sequence import Sequence, SlotState
 from scheduler.test_scheduler import Rig
+from steps import execute
 
 
 def add(rig: Rig, identity: int, prompt: int) -> Sequence:
@@ -97,3 +100,13 @@ def test_a_restore_from_disk_takes_pages_of_an_idle_sequence(tmp_path: Path) -> 
     rig.step()
     assert (idle.slot, restored.cached_tokens, restored.output_tokens) == (-1, 160, 1)
     rig.cache.close(keep=False)
+
+
+def test_a_paused_sequence_does_not_count_in_the_time_until_a_place_is_free() -> None:
+    rig = Rig(slots=2)
+    paused = add(rig, 1, prompt=5)
+    rig.add(2, prompt=10, max_tokens=41)
+    plan = rig.scheduler.schedule()
+    rig.scheduler.update(execute(rig.executor, plan), 1.5)  # 10 tokens per second
+    assert (paused.paused, paused.limit) == (True, 1024)
+    assert rig.scheduler.seconds_until(1) == pytest.approx((1 + 40) / 10)

@@ -2,7 +2,10 @@
 
 import pytest
 
+from heddle.sampling_params import SamplingParams
 from heddle.scheduler.rate import Rate, retry_after
+from heddle.scheduler.room import Room
+from heddle.scheduler.sequence import Sequence
 
 
 @pytest.mark.parametrize(
@@ -39,3 +42,16 @@ def test_the_usual_output_follows_recent_outputs() -> None:
     for _ in range(200):
         rate.observe_output(10)
     assert rate.output == pytest.approx(10)
+
+
+@pytest.mark.parametrize(("most", "usual", "seconds"), [(40, None, 5.0), (40, 4, 1.4), (2, 4, 1.2)])
+def test_a_sequence_is_expected_to_have_the_usual_output_within_its_limit(
+    most: int, usual: int | None, seconds: float
+) -> None:
+    room = Room(slots=1, queue=0, context=1024, pages=1024)
+    room.rate.observe(10, 1.0)
+    if usual is not None:
+        room.rate.observe_output(usual)
+    sequence = Sequence(1, SamplingParams(max_tokens=most), [1] * 10, 10, frozenset())
+    sequence.limit = room.limit_of(sequence)
+    assert room.seconds_until(1, [sequence]) == pytest.approx(seconds)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fake_model import FakeTokenizer
-from heddle.engine.backlog import Backlog
+from heddle.engine.backlog import Backlog, delta_bytes
 from heddle.errors import BacklogError, EngineFailedError
 from heddle.outputs import Delta, FinishReason, TokenLogprob, Usage
 from heddle.server.api.openai.completion_writers import AnswerOptions, ChatWriter
@@ -287,6 +287,8 @@ def test_tokens_that_wait_for_text_are_counted() -> None:
     sent = b"".join(message.get("body", b"") for message in messages)
     assert b'"code":"backlog_full"' in sent
     assert len(streams._script) > 100, "it was cut long before its end"
+    needed = 100_000 // delta_bytes(script[0][1])
+    assert len(streams._script) <= len(script) - needed, "it was not cut below the bound"
     assert (backlog.cut, backlog.held) == (1, 0)
 
 

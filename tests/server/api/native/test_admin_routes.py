@@ -11,6 +11,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from fake_executor import MEMORY
+from heddle.engine.backlog import Backlog
+from heddle.server.api.native.metric_table import BACKLOG_ROWS
 from heddle.weights.files import FileStamp
 from patience import PATIENCE
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from conftest import Running
+    from heddle.errors import BacklogError
 
 
 def scrape(server: Running) -> dict[str, float]:
@@ -272,3 +275,22 @@ def test_the_api_describes_itself(shared: Running) -> None:
     schema = body["content"]["application/json"]["schema"]
     assert "messages" in schema["required"]
     assert schema["additionalProperties"] is False
+
+
+class Unread:
+    """An answer that nobody reads."""
+
+    def __init__(self, size: int) -> None:
+        self.held = size
+
+    def cut(self, error: BacklogError) -> None:
+        self.held = 0
+
+
+def test_the_metrics_of_the_backlog_are_its_cuts_and_its_bytes() -> None:
+    backlog, answers = Backlog(100), [Unread(60), Unread(50)]
+    for answer in answers:
+        backlog.watch(answer)
+    backlog.check()
+    shown = {row.name: row.value(backlog) for row in BACKLOG_ROWS}
+    assert shown == {"heddle_backlog_cut": 1, "heddle_backlog_bytes": 50}
