@@ -272,7 +272,7 @@ def test_a_row_that_a_later_one_replaced_has_no_figures(tmp_path):
             figures_of(failed, PLAIN.vocabulary)
         else:
             assert failed.error.logits == {}
-            assert "after 3 tokens. The model file" in failed.error.message
+            assert "infinite after 3 tokens. The model file" in failed.error.message
 
 
 def test_a_copied_page_gives_the_same_token_as_the_original(device, tmp_path):
