@@ -1,11 +1,16 @@
 """Page tables grow and are released; every page has exactly its right owners."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from heddle.cache.manager import CacheManager, PageTable
+from heddle.cache.windows import WindowGroup
 from heddle.state import PAGE_TOKENS, StateMemory, WindowMemory, pages_for
+from heddle.step import WindowPages
 
 PAGES = 6
 
@@ -165,6 +170,35 @@ def test_after_a_flush_tables_keep_their_pages_and_publish_nothing() -> None:
     assert later.found == 0
     later.compute()
     assert manager.stats().nodes == 1
+
+
+def test_a_flush_drops_the_pages_on_disk_too() -> None:
+    flushes = []
+    disk: Any = SimpleNamespace(flush=lambda: flushes.append("disk"))
+    CacheManager(StateMemory(PAGES), disk=disk).flush()
+    assert flushes == ["disk"]
+
+
+def test_a_restore_without_its_snapshot_restores_nothing_of_a_recurrent_model() -> None:
+    table = PageTable()
+    whole: Any = SimpleNamespace(is_complete=True)
+    part: Any = SimpleNamespace(is_complete=False)
+    plain = CacheManager(StateMemory(PAGES))
+    recurrent = CacheManager(StateMemory(PAGES, snapshots=2, snapshot_bytes=1, snapshot_tokens=64))
+    plain.grow(table, 3 * PAGE_TOKENS)
+    assert [recurrent.restored(table, one, PAGE_TOKENS) for one in (whole, part)] == [96, 32]
+    assert plain.restored(table, part, PAGE_TOKENS) == 96
+
+
+def test_the_last_page_of_a_released_window_is_revoked_first() -> None:
+    group = WindowGroup(WindowMemory(64, 3), 0)
+    pages = [group.pool.take() for _ in range(3)]
+    tickets = [group.pool.keep_for_node(page) for page in pages]
+    group.release(WindowPages(0, [*pages]))
+    for kept in (2, 1, 0):
+        group.pool.take()
+        assert [group.pool.page(ticket) for ticket in tickets[:kept]] == pages[:kept]
+        assert group.pool.page(tickets[kept]) is None
 
 
 def test_a_disabled_cache_finds_and_keeps_nothing() -> None:

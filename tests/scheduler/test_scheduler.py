@@ -1,5 +1,7 @@
 """Admission, budget, preemption and finish, one rule at a time."""
 
+from dataclasses import replace
+
 import pytest
 
 from fake_executor import END, FakeExecutor, solo_output
@@ -105,6 +107,38 @@ def test_a_scored_token_counts_for_more_than_one() -> None:
         assert [len(chunk.tokens) for chunk in plan.chunks] == [1, share]
         rig.scheduler.update(execute(rig.executor, plan), float(second))
     assert pace.observed == [(1, 9.0, 0.0), (1, 3.0, 1.0), (2, 0.0, 2.0)]
+
+
+class Wrong:
+    """Guesses tokens that never come."""
+
+    def guess(self, sequences: list[Sequence], most: int) -> dict[int, list[int]]:
+        return {sequence.id: [END] * 4 for sequence in sequences}
+
+    def learn(self, sequence: Sequence, tokens: list[int], guesses: int) -> None:
+        pass
+
+
+def test_a_page_that_held_only_wrong_guesses_is_given_back() -> None:
+    rig, wrong = Rig(), Wrong()
+    rig.scheduler = Scheduler(4, 64, 4, rig.cache, 1024, speculator=wrong)  # type: ignore[arg-type]
+    sequence = rig.add(1, prompt=29)
+    rig.step()
+    plan = rig.scheduler.schedule()
+    assert (plan.chunks[0].guesses, len(sequence.table.pages)) == (4, 2)
+    rig.scheduler.update(execute(rig.executor, plan))
+    assert (sequence.total, sequence.computed, len(sequence.table.pages)) == (31, 30, 1)
+
+
+def test_a_token_whose_mask_may_be_late_is_uncertain() -> None:
+    rig = Rig()
+    plain, held = rig.sequence(1, prompt=5), rig.sequence(2, prompt=5)
+    held.rules = replace(held.rules, grammar=object())  # type: ignore[arg-type]
+    for sequence, waits in ((plain, 0), (held, 1)):
+        sequence.limit = 100
+        assert sequence.chunk(4).uncertain == 0, "it samples nothing"
+        assert sequence.chunk(5).uncertain == waits
+        assert sequence.chunk(5, [7, 8]).uncertain == 2 + waits
 
 
 def test_a_sequence_ends_at_max_tokens() -> None:
