@@ -121,6 +121,21 @@ def test_the_page_format_depends_on_the_cosines_of_the_machine(tmp_path, monkeyp
     assert executor.page_format != here
 
 
+def test_the_page_format_depends_on_the_settings_that_change_pages(tmp_path):
+    changes = {}, {"kv_type": "q8_0"}, {"quantize": "q8_0"}, {"slots": 1}
+    file = tiny_file(tmp_path, PLAIN_WIDE.metadata(), {t.name: t for t in PLAIN_WIDE.tensors()})
+    plain, *changed, other = (load(file, replace(SMALL, **more)).page_format for more in changes)
+    assert len({plain, *changed}) == len(changes) - 1
+    assert other == plain
+
+
+def test_held_bytes_count_weights_pages_and_tokenizer_once(tmp_path):
+    file = tiny_file(tmp_path)
+    executor = load(file, SMALL)
+    packed = executor.held_bytes - executor.memory.bytes - memory.text_bytes(executor.shape)
+    assert executor.weight_bytes <= packed < (tmp_path / "tiny.gguf").stat().st_size
+
+
 def test_an_unsupported_instruction_level_is_refused(tmp_path):
     levels = _native.isa_levels()
     foreign = "avx512" if "neon" in levels else "neon"

@@ -66,7 +66,9 @@ def test_rotations_are_joined_with_the_attention_that_reads_them() -> None:
     assert node.inputs == (*found.nodes[:3], made.positions)
 
 
-@pytest.mark.parametrize("case", ["read twice", "other rotation", "keys only", "stored keys"])
+@pytest.mark.parametrize(
+    "case", ["read twice", "other rotation", "other positions", "keys only", "stored keys"]
+)
 def test_other_rotations_stay_as_they_are(case: str) -> None:
     made = Recorded()
     other = RopeSpec(4, 1e6, interleaved=False) if case == "other rotation" else ROPE
@@ -74,7 +76,8 @@ def test_other_rotations_stay_as_they_are(case: str) -> None:
     if case == "stored keys":
         y = made.ops.attend_stored(q, 3, SPEC)
     else:
-        y = made.ops.attend(q, made.roped(made.k, 1), made.v, 3, SPEC)
+        positions = made.rows if case == "other positions" else made.positions
+        y = made.ops.attend(q, made.ops.rope(made.k, positions, ROPE, 1), made.v, 3, SPEC)
     if case == "read twice":
         y = made.ops.add(y, q)
     forward = made.forward(y)

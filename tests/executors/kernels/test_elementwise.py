@@ -170,6 +170,14 @@ def test_rope(interleaved, dim):
     np.testing.assert_allclose(result, expected.reshape(tokens, -1), atol=1e-6)
 
 
+def test_a_rope_table_goes_on_after_its_first_part():
+    """Positions are counted in parts of 1,024."""
+    cosine, sine = rope_tables(RopeSpec(4, 100.0, interleaved=False, scale=2.0), 2050)
+    angle = np.arange(2050)[:, None] * np.array([1.0, 0.1])
+    np.testing.assert_allclose(cosine, 2 * np.cos(angle), atol=1e-6)
+    np.testing.assert_allclose(sine, 2 * np.sin(angle), atol=1e-6)
+
+
 @pytest.mark.parametrize("width", [3, 64])
 def test_soft_cap(width):
     """Small and large values keep their relative precision; infinities become the cap."""
