@@ -271,6 +271,21 @@ def test_a_large_event_that_is_cut_has_no_end() -> None:
     assert b"response.incomplete" not in b"".join(m.get("body", b"") for m in messages[:-1])
 
 
+def test_tokens_and_small_events_that_are_sent_count_no_more() -> None:
+    backlog = Backlog(100_000)
+    token = TokenLogprob(1, -0.5, tuple((other, -1.0) for other in range(20)))
+    streams: Any = ScriptedStreams(*[(0, Delta("a", (token,)))] * 20, (0, LAST), choices=1)
+    writer = ChatWriter("fake", FakeTokenizer(), AnswerOptions(logprobs=20))
+    held = set()
+
+    async def send(message: Any) -> None:
+        held.add(backlog.held)
+
+    response = EventStream(writer, streams, 1, backlog)
+    run(response({}, staying, send))
+    assert held == {0}
+
+
 def test_tokens_that_wait_for_text_are_counted() -> None:
     """As of a model that says nothing but control tokens, with 20 alternatives to each."""
     backlog = Backlog(100_000)

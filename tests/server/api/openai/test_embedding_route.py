@@ -237,3 +237,13 @@ def test_the_widths_own_number_of_dimensions(shared: Running) -> None:
 def test_another_model_is_unknown(shared: Running) -> None:
     response = shared.post("/v1/embeddings", {"input": "hello", "model": "other"})
     assert response.status_code == 404
+
+
+def test_vectors_count_until_they_are_taken() -> None:
+    backlog = Backlog(100)
+    gathering = Gathering(backlog)
+    gathering.add(1, b"ab")
+    gathering.add(0, b"c")
+    assert backlog.held == 3
+    assert gathering.take() == [b"c", b"ab"]
+    assert backlog.held == 0
