@@ -69,7 +69,7 @@ def test_every_choice_is_what_was_asked_for(
         ({"structured_outputs": {"json_object": False}}, "got none"),
         ({"structured_outputs": {"regex": "a", "choice": ["a"]}}, "got regex and choice"),
         (
-            {"structured_outputs": {"regex": "a"}, "guided_regex": "a"},
+            {"structured_outputs": {"regex": "a"}, "guided_regex": "b"},
             "structured_outputs and guided_regex both constrain",
         ),
         (
