@@ -95,8 +95,8 @@ def test_neighbours_of_a_damaged_token_do_not_notice(tmp_path, poison, quantised
     with start(path, isa, slots=10) as engine:
         first, *ends, last = run(engine, [BY_PROMPT, *NEIGHBOURS, BY_OUTPUT])
         assert ends == alone
-        assert "first 4 tokens" in first.message
-        assert "first 4 tokens" in last.message  # after the one that it had generated
+        assert "after 4 tokens" in first.message
+        assert "after 4 tokens" in last.message  # after the one that it had generated
         assert engine.snapshot().finished[FinishReason.ERROR] == 2
         # Nor those who get its pages afterwards.
         assert run(engine, NEIGHBOURS) == alone

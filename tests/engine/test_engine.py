@@ -469,13 +469,13 @@ def test_a_snapshot_shows_slots_queue_and_pages(start, executor: FakeExecutor) -
         collector.wait()
     first, second = steps.get(), steps.get()
     assert first.slots == (
-        SlotSnapshot(0, SlotState.PREFILLING, 0, 30, 0, 0, step_tokens=30),
-        SlotSnapshot(1, SlotState.PREFILLING, 1, 50, 0, 0, step_tokens=10),
+        SlotSnapshot(0, SlotState.PREFILLING, 0, 30, 0, 0, 2, step_tokens=30),
+        SlotSnapshot(1, SlotState.PREFILLING, 1, 50, 0, 0, 2, step_tokens=10),
     )
     assert (first.running, first.queue_depth, first.pages_used, first.pages_total) == (2, 1, 2, 64)
     assert second.slots == (
-        SlotSnapshot(0, SlotState.GENERATING, 0, 30, 30, 1, step_tokens=1),
-        SlotSnapshot(1, SlotState.PREFILLING, 1, 50, 10, 0, step_tokens=16),
+        SlotSnapshot(0, SlotState.GENERATING, 0, 30, 30, 1, 2, step_tokens=1),
+        SlotSnapshot(1, SlotState.PREFILLING, 1, 50, 10, 0, 2, step_tokens=16),
     )
     engine.close()
     last = engine.snapshot()
