@@ -147,7 +147,9 @@ def test_a_size_times_a_wild_factor_is_refused(factor: float) -> None:
         scaled("k", factor, 64)
 
 
-def test_a_gguf_file_without_tensors_allows_no_layers(tmp_path: Path) -> None:
-    path = write_gguf(tmp_path / "x.gguf", PLAIN.metadata())
-    with pytest.raises(ModelFileError, match=r"block_count is 2, .* at most 0"):
-        GGUFCheckpoint.open(path)
+def test_a_gguf_file_of_a_vocabulary_has_layers_within_bounds(tmp_path: Path) -> None:
+    with GGUFCheckpoint.open(write_gguf(tmp_path / "x.gguf", PLAIN.metadata())) as checkpoint:
+        assert checkpoint.hyperparameters.get("layers") == 2
+    many = PLAIN.metadata() | {"llama.block_count": 10**9}
+    with pytest.raises(ModelFileError, match=r"block_count is 1000000000, .* at most 65536"):
+        GGUFCheckpoint.open(write_gguf(tmp_path / "y.gguf", many))

@@ -19,7 +19,7 @@ from heddle.weights.gguf import names
 from heddle.weights.gguf.experts import with_stacks
 from heddle.weights.gguf.file import GGUFFile
 from heddle.weights.gguf.generation import read_recommended
-from heddle.weights.gguf.hyperparameters import hyperparameters_of
+from heddle.weights.gguf.hyperparameters import ANY_FILE, hyperparameters_of
 from heddle.weights.gguf.split import open_parts
 from heddle.weights.gguf.tokenizer import TOKENIZER_MODEL, read_tokenizer
 from heddle.weights.heads import part_of_heads
@@ -90,7 +90,8 @@ class GGUFCheckpoint(Closing):
         self.metadata = metadata = files[0].metadata
         self.architecture = _text(metadata, names.ARCHITECTURE)
         check(self.format, self.architecture)  # first: nothing else in the file may make sense
-        bounds = Bounds.of(one.shape for file in files for one in file.tensors.values())
+        shapes = [one.shape for file in files for one in file.tensors.values()]
+        bounds = Bounds.of(shapes) if shapes else ANY_FILE
         self.hyperparameters = hyperparameters_of(metadata, self.architecture, bounds)
         _agree_on_vocabulary(self.hyperparameters, metadata.get(names.TOKENS))
         self._file_of = {name: file for file in files for name in file.tensors}

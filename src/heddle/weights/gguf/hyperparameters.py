@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from heddle.weights.checkpoint import Hyperparameters
+from heddle.weights.checkpoint import Bounds, Hyperparameters
 from heddle.weights.gguf import names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from heddle.weights.checkpoint import Bounds
+ANY_FILE = Bounds(tensors=1 << 16, longest=1 << 62)
+"""Bounds of an outline, and of a file of a vocabulary, which has no tensors. Lists by layer are
+made of both; from a file without tensors no model is."""
 
 POOLING = {1: "mean", 2: "first", 3: "last", 4: "rank"}
 """Values of `pooling_type` (llama.cpp, `llama_pooling_type`). A value of 0 names no pooling."""

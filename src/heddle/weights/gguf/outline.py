@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from heddle.weights.checkpoint import Bounds, Outline
+from heddle.weights.checkpoint import Outline
 from heddle.weights.gguf import names
 from heddle.weights.gguf.file import StringArray, shortest_float
 from heddle.weights.gguf.generation import read_recommended
-from heddle.weights.gguf.hyperparameters import hyperparameters_of
+from heddle.weights.gguf.hyperparameters import ANY_FILE, hyperparameters_of
 from heddle.weights.gguf.split import open_parts
 from heddle.weights.gguf.tokenizer import end_tokens_of
 
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _SHOWN_ELEMENTS = 8
-_BOUNDS = Bounds(tensors=1 << 16, longest=1 << 62)
-"""Of any file: a file of a vocabulary has no tensors. A damaged file may name any number of layers,
-and the outline needs lists by layer."""
 
 
 def read_outline(path: Path) -> Outline:
@@ -44,7 +41,7 @@ def read_outline(path: Path) -> Outline:
             file_bytes=sum(file.stamp.size for file in files),
             architecture=architecture,
             name=_string(metadata, names.NAME),
-            hyperparameters=hyperparameters_of(metadata, architecture or "", _BOUNDS),
+            hyperparameters=hyperparameters_of(metadata, architecture or "", ANY_FILE),
             tensors=tuple(
                 (info.type, info.shape, info.nbytes)
                 for file in files

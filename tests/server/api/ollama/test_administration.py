@@ -172,7 +172,7 @@ def test_a_download_that_fails_ends_with_the_error(hub: FakeHub) -> None:
         last = server.post("/api/pull", model="hf.co/org/none").text.splitlines()[-1]
         assert "org/none" in json.loads(last)["error"]
         whole = server.post("/api/pull", model="hf.co/org/none", stream=False)
-        assert (whole.status_code, whole.json()) == (500, json.loads(last))
+        assert (whole.status_code, whole.json()) == (503, json.loads(last))
 
 
 @pytest.mark.parametrize(
