@@ -14,7 +14,8 @@ import xllamacpp
 
 from heddle.bench.machine import describe
 from heddle.bench.servers import heddle_server
-from heddle.config import DEFAULT_MODEL, EngineConfig, cache_home
+from heddle.config import DEFAULT_MODEL, EngineConfig
+from heddle.folders import cache_home
 from heddle.text.tokenizer.tokenizer import Tokenizer
 from heddle.weights.catalog import ALIASES
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint

@@ -38,8 +38,9 @@ def load_once(model: str, threads: int, isa: str) -> dict[str, float]:
     """Seconds per phase and memory in bytes. Call it in a new process."""
     clock = [time.perf_counter()]
 
-    from heddle.config import EngineConfig, cache_home
+    from heddle.config import EngineConfig
     from heddle.executors.cpu import load as cpu
+    from heddle.folders import cache_home
     from heddle.text.tokenizer.tokenizer import Tokenizer
     from heddle.weights.gguf.checkpoint import GGUFCheckpoint
     from heddle.weights.sources import find

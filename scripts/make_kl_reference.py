@@ -29,7 +29,7 @@ import httpx
 import numpy as np
 import xllamacpp
 
-from heddle.config import cache_home
+from heddle.folders import cache_home
 from heddle.models.registry import build
 from heddle.testing.reference_model import ReferenceModel
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint

@@ -42,7 +42,8 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 @pytest.fixture(scope="session")
 def model_path() -> Path:
     """The default model's file, fetched once into the cache folder."""
-    from heddle.config import DEFAULT_MODEL, cache_home
+    from heddle.config import DEFAULT_MODEL
+    from heddle.folders import cache_home
     from heddle.weights.sources import find
 
     return find(DEFAULT_MODEL, cache_home()).path

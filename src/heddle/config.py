@@ -1,141 +1,110 @@
-"""Frozen settings. Every field has a default and a help line; HEDDLE_* variables override defaults.
-
-The CLI or a library caller resolves them once and passes them down. No other room reads the
-environment.
-"""
+"""The settings, as frozen classes. Every setting has a default, a group and a line of help."""
 
 from __future__ import annotations
 
-import dataclasses
 import ipaddress
-import math
-import os
 import re
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from heddle.defaults import SETTINGS, checked, parsed
+from heddle.defaults import checked
 from heddle.errors import ConfigError
-from heddle.sizes import parse_size
+from heddle.settings import setting, validate
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from heddle.parameters import Parameter
 
 DEFAULT_MODEL = "smollm2-135m"
 
 MAX_MODEL_NAME = 256
 """Most characters of a model's name in a request. Each event of a stream repeats the name."""
 
-GROUPS = (
-    "model",
-    "memory",
-    "scheduling",
-    "speculation",
-    "devices",
-    "requests",
-    "sampling",
-    "network",
-    "keys",
-    "logging",
-)
-"""The groups of settings, in the order of help pages. Each row of a setting names its group."""
-
-_SWITCH_POSITIONS = dict.fromkeys(("on", "true", "yes", "1"), True) | dict.fromkeys(
-    ("off", "false", "no", "0"), False
-)
 _KEY = re.compile(r"(?:[A-Za-z0-9_.@-]{1,64}:[ \t]+)?[\x21-\x7e]+")
 """A key, or a name and a key: `NAME: KEY`. A key without a space before it may hold colons."""
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[A-Za-z0-9.:\[\]-]+")
-
-
-def _setting(default: Any, group: str, doc: str, *, secret: bool = False, **extra: Any) -> Any:
-    return field(default=default, repr=not secret, metadata={"group": group, "doc": doc, **extra})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HubConfig:
     """Where models come from. :func:`heddle.hub_place.hub_place` adds the variables of the hub."""
 
-    hub_cache: str = _setting(
+    hub_cache: str = setting(
         "",
         "model",
         "folder for models of the Hugging Face hub; empty = HF_HUB_CACHE, else HF_HOME/hub, else"
         " ~/.cache/huggingface/hub",
     )
-    offline: bool = _setting(
+    offline: bool = setting(
         False,
         "model",
         "take models from the caches only, never from the network (also: HF_HUB_OFFLINE)",
     )
 
     def __post_init__(self) -> None:
-        _validate(self)
+        validate(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig(HubConfig):
     """How one model is loaded and run."""
 
-    slots: int = _setting(8, "scheduling", "most requests that run at once", low=1, high=1024)
-    queue: int = _setting(
+    slots: int = setting(8, "scheduling", "most requests that run at once", low=1, high=1024)
+    queue: int = setting(
         64, "scheduling", "most requests that wait for a slot", low=0, high=100_000
     )
-    queue_timeout: int = _setting(
+    queue_timeout: int = setting(
         0,
         "scheduling",
         "longest time, in s, that a request waits for its first slot; then 503; 0 = no limit",
         low=0,
         high=86_400,
     )
-    max_prompt_tokens: int = _setting(
+    max_prompt_tokens: int = setting(
         0, "requests", "most tokens of a prompt; 0 = as many as the context holds", low=0
     )
-    max_output_tokens: int = _setting(
+    max_output_tokens: int = setting(
         0,
         "requests",
         "most tokens that a request generates; a larger max_tokens is lowered to it; 0 = no limit",
         low=0,
     )
-    min_priority: int = _setting(
+    min_priority: int = setting(
         0,
         "scheduling",
         "lowest `priority` of requests from clients of a server; lower numbers run earlier",
         low=-(2**31) + 1,
         high=2**31 - 1,
     )
-    client_requests: int = _setting(
+    client_requests: int = setting(
         0,
         "scheduling",
         "most requests of one client (API key, else address) that run or wait at once; each choice"
         " counts; 0 = no limit",
         low=0,
     )
-    client_tokens: int = _setting(
+    client_tokens: int = setting(
         0,
         "scheduling",
         "tokens per minute, prompt and output, that one client may use; 0 = no limit",
         low=0,
     )
-    batch_tokens: int = _setting(
+    batch_tokens: int = setting(
         512, "scheduling", "most tokens computed in one step", low=1, high=65_536
     )
-    max_gap_ms: int = _setting(
+    max_gap_ms: int = setting(
         0,
         "scheduling",
         "longest step, in ms, while prefill runs beside decode; 0 = 2.6 decode steps",
         low=0,
         high=3_600_000,
     )
-    prefer_decode: bool = _setting(
+    prefer_decode: bool = setting(
         False,
         "scheduling",
         "while streams decode, let prompts have 4 tokens of a step, so that streams keep their pace"
         " and first tokens come later; --max-gap-ms then changes nothing",
     )
-    batch_window_us: int = _setting(
+    batch_window_us: int = setting(
         200,
         "scheduling",
         "how long a step waits, in µs, so that callers who drive sequences token by token share a"
@@ -143,13 +112,13 @@ class EngineConfig(HubConfig):
         low=0,
         high=1_000_000,
     )
-    device: str = _setting(
+    device: str = setting(
         "cpu",
         "devices",
         "device that computes: cpu; torch (torch on the processor) or cuda[:N] (a GPU), which need"
         " the extra of that name; reference (slow NumPy, to check results)",
     )
-    tensor_parallel: int = _setting(
+    tensor_parallel: int = setting(
         1,
         "devices",
         "processes that compute the model together, each with a part of the weights; on devices"
@@ -157,12 +126,12 @@ class EngineConfig(HubConfig):
         low=1,
         high=64,
     )
-    devices: str = _setting(
+    devices: str = setting(
         "",
         "devices",
         "numbers of the GPUs of --tensor-parallel, separated by commas; empty = the first ones",
     )
-    rank_timeout: int = _setting(
+    rank_timeout: int = setting(
         60,
         "devices",
         "longest time, in s, that a process of --device cuda or of --tensor-parallel may be silent,"
@@ -170,24 +139,22 @@ class EngineConfig(HubConfig):
         low=1,
         high=3600,
     )
-    threads: int = _setting(
+    threads: int = setting(
         0,
         "devices",
         "compute threads; 0 = one per core that this process may use",
         low=0,
         high=1024,
     )
-    context: int = _setting(
-        0, "model", "most tokens per sequence; 0 = the model's own limit", low=0
-    )
-    kv_cache: int = _setting(
+    context: int = setting(0, "model", "most tokens per sequence; 0 = the model's own limit", low=0)
+    kv_cache: int = setting(
         0,
         "memory",
         "size of the KV cache; 0 = enough for full slots, at most half of the free memory",
         low=0,
         size=True,
     )
-    gpu_memory: float = _setting(
+    gpu_memory: float = setting(
         0.9,
         "memory",
         "largest part of a GPU's memory in use, other programs included, once weights, KV cache and"
@@ -195,13 +162,13 @@ class EngineConfig(HubConfig):
         low=0.05,
         high=1.0,
     )
-    cuda_graphs: bool = _setting(
+    cuda_graphs: bool = setting(
         True,
         "devices",
         "record decode steps as CUDA graphs at load, which then start in one launch; off = launch"
         " each kernel of each step",
     )
-    min_free_memory: int = _setting(
+    min_free_memory: int = setting(
         512 * 1024**2,
         "memory",
         "memory to keep free: a load that leaves less is refused, and while less is free, new"
@@ -209,7 +176,7 @@ class EngineConfig(HubConfig):
         low=0,
         size=True,
     )
-    watchdog: int = _setting(
+    watchdog: int = setting(
         120,
         "logging",
         "time in s without progress after which a busy model is not ready (/health/ready) and the"
@@ -217,58 +184,58 @@ class EngineConfig(HubConfig):
         low=0,
         high=86_400,
     )
-    prefix_cache: bool = _setting(True, "memory", "reuse computed prefixes in later requests")
-    prefix_cache_nodes: int = _setting(
+    prefix_cache: bool = setting(True, "memory", "reuse computed prefixes in later requests")
+    prefix_cache_nodes: int = setting(
         0, "memory", "most nodes of the prefix cache; 0 = as many as the pages hold", low=0
     )
-    state_every: int = _setting(
+    state_every: int = setting(
         256,
         "memory",
         "tokens between two snapshots of a recurrent state, from which prefixes continue",
         low=32,
         high=1 << 20,
     )
-    prefix_cache_dir: str = _setting(
+    prefix_cache_dir: str = setting(
         "",
         "memory",
         "directory for evicted prefixes, and for all prefixes at a stop; empty = no disk tier",
     )
-    prefix_cache_disk: int = _setting(
+    prefix_cache_disk: int = setting(
         4 * 1024**3, "memory", "most bytes of files in --prefix-cache-dir", low=1, size=True
     )
-    kv_type: str = _setting(
+    kv_type: str = setting(
         "f16",
         "memory",
         "storage of keys and values: f16; q8_0, which holds nearly twice as many tokens; or, on"
         " devices torch and cuda, fp8 (E4M3), which holds twice as many",
         choices=("f16", "q8_0", "fp8"),
     )
-    quantize: str = _setting(
+    quantize: str = setting(
         "none",
         "model",
         "type that matrices stored as floats get at load: q8_0, q6_k, q5_k, q4_k, q4_0, mxfp4;"
         " none = as stored",
         choices=("none", "q8_0", "q6_k", "q5_k", "q4_k", "q4_0", "mxfp4"),
     )
-    speculation: str = _setting(
+    speculation: str = setting(
         "auto",
         "speculation",
         "whether steps guess tokens and check them: auto = where that is faster, off = only for"
         " requests that ask; the output is the same",
         choices=("auto", "off"),
     )
-    draft: str = _setting(
+    draft: str = setting(
         "",
         "speculation",
         "small model with the same vocabulary that guesses tokens for the model; empty = none",
     )
-    draft_required: bool = _setting(
+    draft_required: bool = setting(
         True,
         "speculation",
         "whether a model whose vocabulary differs from the draft model's is refused; off = it runs"
         " without these guesses, as models beside the default one always do",
     )
-    model_memory: int = _setting(
+    model_memory: int = setting(
         0,
         "memory",
         "most bytes of memory for weights, KV cache and buffers of one model; 0 = what the machine"
@@ -276,53 +243,53 @@ class EngineConfig(HubConfig):
         low=0,
         size=True,
     )
-    pooling: str = _setting(
+    pooling: str = setting(
         "auto",
         "requests",
         "default pooling of embeddings: mean of all tokens, last token, or auto = the pooling that"
         " the model's file names, else mean",
         choices=("auto", "mean", "last"),
     )
-    generation_config: str = _setting(
+    generation_config: str = setting(
         "auto",
         "model",
         "defaults of sampling parameters: auto = recommended by the model's files, none = Heddle's"
         " defaults",
         choices=("auto", "none"),
     )
-    engram: tuple[str, ...] = _setting(
+    engram: tuple[str, ...] = setting(
         (),
         "requests",
         "engram tables that requests may name, each NAME=PATH, separated by commas; repeatable",
     )
-    engram_alpha: float = _setting(
+    engram_alpha: float = setting(
         0.2,
         "requests",
         "strength of engram tables in requests without `engram_alpha`",
         low=0,
         high=100,
     )
-    engram_unchecked: bool = _setting(
+    engram_unchecked: bool = setting(
         False,
         "requests",
         "take engram tables of version 1, which do not say for which vocabulary they were built; by"
         " default they are refused",
     )
-    chat_template: str = _setting(
+    chat_template: str = setting(
         "",
         "model",
         "file with a chat template in Jinja, in place of the model's; empty = the model's",
     )
-    chat_template_kwargs: str = _setting(
+    chat_template_kwargs: str = setting(
         "",
         "model",
         'JSON object with variables of chat templates, such as {"enable_thinking": false};'
         " requests may send others",
     )
-    allow_nonfinite: bool = _setting(
+    allow_nonfinite: bool = setting(
         False, "model", "load files with infinite or NaN weights; by default they are refused"
     )
-    isa: str = _setting(
+    isa: str = setting(
         "auto",
         "devices",
         "instruction level of the kernels; auto = the highest level of this machine",
@@ -334,7 +301,7 @@ class EngineConfig(HubConfig):
 class RegistryConfig:
     """Which models a process holds, and for how long."""
 
-    memory: int = _setting(
+    memory: int = setting(
         0,
         "memory",
         "most bytes of memory for all models; to load another model, idle models are unloaded, the"
@@ -342,39 +309,39 @@ class RegistryConfig:
         low=0,
         size=True,
     )
-    models_dir: str = _setting(
+    models_dir: str = setting(
         "",
         "model",
         "folder with models that requests may load by name; empty = requests load no file",
     )
-    hub_models: bool = _setting(
+    hub_models: bool = setting(
         False, "model", "let requests load models of the Hugging Face hub, and so fill the disk"
     )
-    autoload: bool = _setting(
+    autoload: bool = setting(
         False,
         "model",
         "load a known model when a request names it; by default such a request is a 404",
     )
-    keep_alive: int = _setting(
+    keep_alive: int = setting(
         0,
         "model",
         "seconds without a request after which a model is unloaded; needs --autoload, so that the"
         " next request loads it again; 0 = never",
         low=0,
     )
-    auto_recover: int = _setting(
+    auto_recover: int = setting(
         0,
         "model",
         "how often a poisoned model is loaded again by itself, after 1, 2, 4, ... s; 0 = never",
         low=0,
         high=1000,
     )
-    unload_seconds: int = _setting(
+    unload_seconds: int = setting(
         30, "model", "most seconds that accepted requests may take while their model unloads", low=0
     )
 
     def __post_init__(self) -> None:
-        _validate(self)
+        validate(self)
         if self.keep_alive and not self.autoload:
             raise ConfigError(
                 f"keep_alive {self.keep_alive} unloads idle models, and no request would load them"
@@ -387,40 +354,40 @@ class RegistryConfig:
 class ServerConfig:
     """How the HTTP server listens."""
 
-    host: str = _setting("127.0.0.1", "network", "address to listen on")
-    port: int = _setting(8080, "network", "port to listen on; 0 = a free port", low=0, high=65_535)
-    max_body: int = _setting(
+    host: str = setting("127.0.0.1", "network", "address to listen on")
+    port: int = setting(8080, "network", "port to listen on; 0 = a free port", low=0, high=65_535)
+    max_body: int = setting(
         8 * 1024**2, "network", "largest request body; a larger body is a 413", low=1024, size=True
     )
-    body_timeout: int = _setting(
+    body_timeout: int = setting(
         30,
         "network",
         "longest time, in s, for a request body to arrive; then 408",
         low=1,
         high=86_400,
     )
-    backlog: int = _setting(
+    backlog: int = setting(
         256 * 1024**2,
         "network",
         "most bytes of unread answers in memory; above, the server ends the largest answer",
         low=64 * 1024,
         size=True,
     )
-    send_timeout: int = _setting(
+    send_timeout: int = setting(
         60,
         "network",
         "seconds before the server disconnects a client that does not read its answer",
         low=1,
         high=86_400,
     )
-    stream_ping: float = _setting(
+    stream_ping: float = setting(
         10.0,
         "network",
         "seconds between comments in a stream of events that waits for its first token; 0 = none",
         low=0,
         high=86_400,
     )
-    drain: int = _setting(
+    drain: int = setting(
         5,
         "network",
         "most seconds that a stopping server waits for running requests",
@@ -428,88 +395,88 @@ class ServerConfig:
         high=86_400,
     )
 
-    tls_cert: str = _setting(
+    tls_cert: str = setting(
         "",
         "network",
         "PEM file with the server's certificate, then its issuers; empty = plain HTTP",
     )
-    tls_key: str = _setting("", "network", "PEM file with the private key of --tls-cert")
-    log_level: str = _setting(
+    tls_key: str = setting("", "network", "PEM file with the private key of --tls-cert")
+    log_level: str = setting(
         "warning",
         "logging",
         "lowest level of lines in the log; info = also the start and the end of each request",
         choices=("debug", "info", "warning", "error"),
     )
-    log_format: str = _setting(
+    log_format: str = setting(
         "text",
         "logging",
         "form of lines in the log: text, or json = one object a line",
         choices=("text", "json"),
     )
-    metric_names: str = _setting(
+    metric_names: str = setting(
         "heddle",
         "logging",
         "names of metrics: heddle, or llamacpp = also llama.cpp's, of the default model",
         choices=("heddle", "llamacpp"),
     )
-    metrics_route: bool = _setting(True, "logging", "answer GET /metrics; off = 501")
-    slots_route: bool = _setting(True, "logging", "answer GET /slots; off = 501")
-    otel_endpoint: str = _setting(
+    metrics_route: bool = setting(True, "logging", "answer GET /metrics; off = 501")
+    slots_route: bool = setting(True, "logging", "answer GET /slots; off = 501")
+    otel_endpoint: str = setting(
         "",
         "logging",
         "URL of an OpenTelemetry collector (OTLP over HTTP) that gets a span of each request; needs"
         " heddle[otel]; empty = OTEL_EXPORTER_OTLP_ENDPOINT, else no spans",
     )
 
-    api_key: tuple[str, ...] = _setting(
+    api_key: tuple[str, ...] = setting(
         (),
         "keys",
         "API keys, separated by commas, each KEY or `NAME: KEY`; each request must send a key;"
         " repeatable",
         secret=True,
     )
-    api_key_file: str = _setting("", "keys", "file with API keys, one per line")
-    admin_key: tuple[str, ...] = _setting(
+    api_key_file: str = setting("", "keys", "file with API keys, one per line")
+    admin_key: tuple[str, ...] = setting(
         (),
         "keys",
         "keys, as in --api-key, for routes that load and unload models or change the prefix cache",
         secret=True,
     )
-    admin_key_file: str = _setting("", "keys", "file with admin keys, one per line")
-    prefix_cache_per_key: bool = _setting(
+    admin_key_file: str = setting("", "keys", "file with admin keys, one per line")
+    prefix_cache_per_key: bool = setting(
         False, "keys", "share prefixes only between requests with the same API key"
     )
-    trusted_proxy: tuple[str, ...] = _setting(
+    trusted_proxy: tuple[str, ...] = setting(
         (),
         "network",
         "addresses or networks of proxies whose X-Forwarded-For names the client, separated by"
         " commas; repeatable; empty = the header is ignored",
     )
-    cors: tuple[str, ...] = _setting(
+    cors: tuple[str, ...] = setting(
         (),
         "network",
         "origins whose web pages may use the server, separated by commas; localhost = this"
         " machine's, on any port; * = all; repeatable",
     )
-    alias: tuple[str, ...] = _setting(
+    alias: tuple[str, ...] = setting(
         (), "requests", "further names of the model in requests, separated by commas; repeatable"
     )
-    tags: tuple[str, ...] = _setting(
+    tags: tuple[str, ...] = setting(
         (),
         "requests",
         "labels of the model in /v1/models, for clients, separated by commas; repeatable",
     )
-    any_model: bool = _setting(
+    any_model: bool = setting(
         False, "requests", "accept any model name in a request; by default an unknown name is a 404"
     )
-    lenient: bool = _setting(
+    lenient: bool = setting(
         False,
         "requests",
         "ignore fields of a body that are unknown or not supported, unless they constrain the"
         " answer, and name them in headers; by default they are a 400",
     )
 
-    open_schemas: bool = _setting(
+    open_schemas: bool = setting(
         False,
         "requests",
         "allow members that an object's JSON schema does not name; by default only schemas that set"
@@ -526,7 +493,7 @@ class ServerConfig:
     )
 
     def __post_init__(self) -> None:
-        _validate(self)
+        validate(self)
         object.__setattr__(self, "sampling", checked(self.sampling))  # the class is frozen
         check_keys(self.api_key, "api_key")
         check_keys(self.admin_key, "admin_key")
@@ -586,202 +553,3 @@ def _check_aliases(names: Sequence[str]) -> None:
                 f" {name[:20]!r}",
                 param="alias",
             )
-
-
-def _validate(config: HubConfig | RegistryConfig | ServerConfig) -> None:
-    for item in dataclasses.fields(config):
-        value = getattr(config, item.name)
-        low, high = item.metadata.get("low"), item.metadata.get("high")
-        choices = item.metadata.get("choices")
-        if low is not None and not value >= low:  # NaN neither
-            raise ConfigError(f"{item.name} must be at least {low}, got {value}", param=item.name)
-        if high is not None and value > high:
-            raise ConfigError(f"{item.name} must be at most {high}, got {value}", param=item.name)
-        if choices is not None and value not in choices:
-            allowed = ", ".join(choices)
-            raise ConfigError(
-                f"{item.name} must be one of {allowed}, got {value!r}", param=item.name
-            )
-
-
-Config = TypeVar("Config", bound=HubConfig | RegistryConfig | ServerConfig)
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """One field of a config class as users see it: an option, a variable, a line of help.
-
-    Attributes:
-        name: the field's name.
-        option: command line option, such as `--kv-cache`; a SWITCH also has a `--no-` form.
-        variable: environment variable, such as `HEDDLE_KV_CACHE`.
-        kind: the form of its text: NUMBER, DECIMAL, SIZE, SWITCH, TEXT, LIST (texts separated by
-            commas), or PARAMETER (the default of a sampling parameter).
-        default: the field's default; for a LIST, its text.
-        group: one of GROUPS, by which help pages order the settings.
-        doc: one line of help.
-    """
-
-    name: str
-    option: str
-    variable: str
-    kind: str
-    default: float | str
-    group: str
-    doc: str
-
-    def parse(self, text: str, source: str) -> object:
-        """The value that `text` means.
-
-        Raises:
-            ConfigError: `text` has the wrong form; the message names `source`.
-        """
-        if self.kind == "PARAMETER":
-            return parsed(self.name, text, source)
-        if self.kind == "TEXT":
-            return text
-        if self.kind == "LIST":
-            return tuple(part.strip() for part in text.split(","))
-        if self.kind == "SWITCH":
-            return self._parse_switch(text, source)
-        if self.kind == "DECIMAL":
-            return self._parse_decimal(text, source)
-        try:
-            return parse_size(text) if self.kind == "SIZE" else int(text)
-        except ConfigError as error:
-            raise ConfigError(f"{source}: {error.message}", param=self.name) from None
-        except ValueError:
-            raise ConfigError(
-                f"{source}: {text!r} is not a whole number", param=self.name
-            ) from None
-
-    def _parse_decimal(self, text: str, source: str) -> float:
-        try:
-            number = float(text)
-        except ValueError:
-            number = math.nan
-        if not math.isfinite(number):
-            raise ConfigError(f"{source}: {text!r} is not a number, such as 0.5", param=self.name)
-        return number
-
-    def _parse_switch(self, text: str, source: str) -> bool:
-        position = _SWITCH_POSITIONS.get(text.strip().lower())
-        if position is None:
-            raise ConfigError(
-                f"{source}: {text!r} is neither on nor off; write on or off", param=self.name
-            )
-        return position
-
-
-def settings(config: type[Config] | Config) -> tuple[Setting, ...]:
-    """The fields of a config class, in order. An instance gives its values as the defaults.
-
-    The field with defaults of sampling parameters has a setting for each parameter.
-    """
-    base = config() if isinstance(config, type) else config
-    described: list[Setting] = []
-    for item in dataclasses.fields(base):
-        value = getattr(base, item.name)
-        if item.metadata.get("parameters"):
-            group = item.metadata["group"]
-            described += [_describe_parameter(row, group, value) for row in SETTINGS.values()]
-        else:
-            described.append(_describe(item, value))
-    return tuple(described)
-
-
-def _describe_parameter(row: Parameter, group: str, values: Mapping[str, object]) -> Setting:
-    return Setting(
-        name=row.name,
-        option="--" + row.name.replace("_", "-"),
-        variable="HEDDLE_" + row.name.upper(),
-        kind="PARAMETER",
-        default=str(values.get(row.name, "")),
-        group=group,
-        doc=f"default of `{row.name}` in requests: {row.kind.words}",
-    )
-
-
-def _describe(item: dataclasses.Field[Any], default: Any) -> Setting:
-    kind = "NUMBER" if isinstance(default, int) else "TEXT"
-    if isinstance(default, bool):
-        kind = "SWITCH"
-    elif isinstance(default, float):
-        kind = "DECIMAL"
-    elif isinstance(default, tuple):
-        kind, default = "LIST", ",".join(default)
-    return Setting(
-        name=item.name,
-        option="--" + item.name.replace("_", "-"),
-        variable="HEDDLE_" + item.name.upper(),
-        kind="SIZE" if item.metadata.get("size") else kind,
-        default=default,
-        group=item.metadata["group"],
-        doc=item.metadata["doc"],
-    )
-
-
-def resolve(
-    config: type[Config] | Config,
-    options: Mapping[str, str | None],
-    environ: Mapping[str, str] = os.environ,
-) -> Config:
-    """Resolve settings: an option wins over a HEDDLE_* variable, which wins over the default.
-
-    Defaults come from a class, or from the values of an instance. `options` holds option texts by
-    field name, None for an option that was not given. An empty variable counts as not set.
-
-    Raises:
-        ConfigError: a text has the wrong form or its value is out of range; the message names the
-            option or variable that the text came from.
-    """
-    values: dict[str, Any] = {}
-    sources: dict[str, str] = {}
-    for setting in settings(config):
-        text, source = options.get(setting.name), setting.option
-        if text is None:
-            text, source = environ.get(setting.variable) or None, setting.variable
-        if text is not None:
-            values[setting.name] = setting.parse(text, source)
-            sources[setting.name] = source
-    base = config() if isinstance(config, type) else config
-    parameters = {name: values.pop(name) for name in SETTINGS.keys() & values.keys()}
-    if parameters and isinstance(base, ServerConfig):
-        values["sampling"] = {**base.sampling, **parameters}
-    try:
-        return dataclasses.replace(base, **values)
-    except ConfigError as error:
-        named = sources.get(error.param or "")  # None if the base has the value
-        said = f"{named}: {error.message}" if named else error.message
-        raise ConfigError(said, param=error.param) from None
-
-
-def debug_wanted(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether HEDDLE_DEBUG asks for tracebacks and for log messages of level DEBUG."""
-    return environ.get("HEDDLE_DEBUG", "") not in {"", "0"}
-
-
-def user_path(text: str, source: str) -> Path:
-    """The path that `text` means. A leading `~` or `~name` becomes a home folder.
-
-    Raises:
-        ConfigError: no user has that name; the message names `source`.
-    """
-    try:
-        return Path(text).expanduser()
-    except RuntimeError as error:
-        raise ConfigError(
-            f"{source}: {text!r} names the home folder of an unknown user; write the whole path, or"
-            " ./~ for a file name that begins with ~",
-            param=source,
-        ) from error
-
-
-def cache_home(environ: Mapping[str, str] = os.environ) -> Path:
-    """The folder for downloads: HEDDLE_HOME, else the user's cache folder."""
-    home = environ.get("HEDDLE_HOME")
-    if home:
-        return user_path(home, "HEDDLE_HOME")
-    import platformdirs
-
-    return Path(platformdirs.user_cache_dir("heddle"))

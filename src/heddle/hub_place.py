@@ -10,7 +10,8 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from heddle.config import HubConfig, user_path
+from heddle.config import HubConfig
+from heddle.folders import user_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

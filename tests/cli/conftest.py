@@ -8,8 +8,8 @@ import pytest
 
 from fake_executor import FakeExecutor
 from fake_model import fake_model
-from heddle.config import settings
 from heddle.engine import Engine
+from heddle.settings import settings
 
 if TYPE_CHECKING:
     from heddle.config import EngineConfig
@@ -23,6 +23,12 @@ def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     for setting in (*settings(EngineConfig), *settings(ServerConfig)):
         monkeypatch.delenv(setting.variable, raising=False)
     monkeypatch.delenv("HEDDLE_DEBUG", raising=False)
+
+
+@pytest.fixture(autouse=True)
+def no_frozen_objects(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server in this process would keep what other tests drop."""
+    monkeypatch.setattr("gc.freeze", lambda: None)
 
 
 @pytest.fixture

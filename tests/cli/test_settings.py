@@ -9,19 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heddle.config import (
-    GROUPS,
-    MAX_MODEL_NAME,
-    EngineConfig,
-    HubConfig,
-    RegistryConfig,
-    ServerConfig,
-    debug_wanted,
-    resolve,
-    settings,
-)
+from heddle.config import MAX_MODEL_NAME, EngineConfig, HubConfig, RegistryConfig, ServerConfig
 from heddle.errors import ConfigError
 from heddle.sampling_params import Stage
+from heddle.settings import GROUPS, debug_wanted, resolve, settings
 from heddle.sizes import counted, format_size, parse_size
 
 

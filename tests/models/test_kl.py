@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 from divergence import divergences, mean_kl
 
-from heddle.config import EngineConfig, cache_home
+from heddle.config import EngineConfig
 from heddle.executors.cpu.load import load
+from heddle.folders import cache_home
 from heddle.state import PAGE_TOKENS
 from heddle.step import Chunk, StepPlan
 from heddle.testing.reference_model import ReferenceModel

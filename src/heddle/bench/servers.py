@@ -12,8 +12,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from heddle.bench.remote import connect
-from heddle.config import ServerConfig, settings
+from heddle.config import ServerConfig
 from heddle.errors import PeerError
+from heddle.settings import settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -27,8 +27,8 @@ from heddle.cli.pull import pull
 from heddle.cli.quantize import quantize
 from heddle.cli.serve import serve
 from heddle.cli.suggest import suggest
-from heddle.config import debug_wanted
 from heddle.errors import HeddleError
+from heddle.settings import debug_wanted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from heddle.cli.options import AsJson, with_settings
-from heddle.config import HubConfig, cache_home
+from heddle.config import HubConfig
+from heddle.folders import cache_home
 from heddle.hub_place import hub_place
 from heddle.sizes import counted
 

@@ -14,7 +14,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from heddle.config import GROUPS
+from heddle.settings import GROUPS
 
 _PANELS = ("Arguments", "Options", *(group.capitalize() for group in GROUPS))
 """The panels of a page, in their order."""

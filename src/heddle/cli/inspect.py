@@ -1,7 +1,8 @@
 """`heddle inspect`: shows the content of a model file, and how much memory the model needs."""
 
 from heddle.cli.options import AsJson, Model, with_settings
-from heddle.config import DEFAULT_MODEL, HubConfig, cache_home
+from heddle.config import DEFAULT_MODEL, HubConfig
+from heddle.folders import cache_home
 from heddle.hub_place import hub_place
 
 

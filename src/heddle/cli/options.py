@@ -7,18 +7,9 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from heddle.config import (
-    DEFAULT_MODEL,
-    GROUPS,
-    EngineConfig,
-    HubConfig,
-    RegistryConfig,
-    ServerConfig,
-    Setting,
-    resolve,
-    settings,
-)
+from heddle.config import DEFAULT_MODEL, EngineConfig, HubConfig, RegistryConfig, ServerConfig
 from heddle.errors import ConfigError
+from heddle.settings import GROUPS, Setting, resolve, settings
 from heddle.sizes import format_size
 
 R = TypeVar("R")
@@ -97,8 +88,8 @@ def with_settings(command: Callable[..., R]) -> Callable[..., R]:
 
     If the parameter has a default, its values are the defaults of the settings. A setting gets no
     option if the command has a parameter of its name. The command gets the resolved config.
-    Options are texts that `config.resolve` parses, so an option and its environment variable accept
-    the same texts and give the same errors.
+    Options are texts that `settings.resolve` parses, so an option and its environment variable
+    accept the same texts and give the same errors.
     """
     return with_groups(*GROUPS)(command)
 

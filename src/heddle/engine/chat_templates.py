@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from heddle.config import user_path
 from heddle.errors import ConfigError, ModelFileError
+from heddle.folders import user_path
 
 if TYPE_CHECKING:
     from heddle.config import EngineConfig

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from heddle.config import user_path
 from heddle.disk.directory import DirectoryInUseError, PageDirectory
 from heddle.disk.tier import DiskTier
 from heddle.engine.fingerprint import pages_fingerprint
 from heddle.errors import ModelFileError
+from heddle.folders import user_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable

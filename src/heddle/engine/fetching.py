@@ -6,9 +6,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from heddle.config import cache_home
 from heddle.engine.loading import find_model
 from heddle.errors import ForbiddenError, HeddleError, ModelLoadedError, ModelNotFoundError
+from heddle.folders import cache_home
 from heddle.hub_place import hub_place
 from heddle.weights.cached import remove
 from heddle.weights.sources import is_fetched

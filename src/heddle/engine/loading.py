@@ -11,7 +11,6 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from heddle.config import cache_home
 from heddle.embedding import Pooling
 from heddle.errors import (
     InvalidRequestError,
@@ -19,6 +18,7 @@ from heddle.errors import (
     UnsupportedModelError,
     UnsupportedParameterError,
 )
+from heddle.folders import cache_home
 from heddle.hub_place import hub_place
 from heddle.sampling_params import SamplingParams
 from heddle.step import WarmingExecutor

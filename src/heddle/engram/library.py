@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from heddle.closing import open_file
-from heddle.config import user_path
 from heddle.errors import (
     ConfigError,
     EngramError,
@@ -21,6 +20,7 @@ from heddle.errors import (
     EngramNotFoundError,
     InvalidRequestError,
 )
+from heddle.folders import user_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

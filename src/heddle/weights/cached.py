@@ -50,7 +50,7 @@ def cached_models(home: Path, place: HubPlace) -> list[CachedModel]:
     """The models in the caches, the last used first.
 
     Args:
-        home: the cache folder for wheels; see :func:`heddle.config.cache_home`.
+        home: the cache folder for wheels; see :func:`heddle.folders.cache_home`.
         place: the hub's cache.
     """
     found = [*_packaged(home / "models"), *_of_hub(place.cache)]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from heddle.config import MAX_MODEL_NAME, user_path
+from heddle.config import MAX_MODEL_NAME
 from heddle.errors import (
     ConfigError,
     EngramNotFoundError,
@@ -21,6 +21,7 @@ from heddle.errors import (
     ModelNotFoundError,
     ModelSourceError,
 )
+from heddle.folders import user_path
 from heddle.weights.catalog import ALIASES
 from heddle.weights.formats import name_of
 from heddle.weights.gguf.split import part_names

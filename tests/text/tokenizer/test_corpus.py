@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from vocabularies import tokenizer_of
 
-from heddle.config import cache_home
+from heddle.folders import cache_home
 from heddle.weights.gguf.file import GGUFFile
 from heddle.weights.sources import find
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from heddle.config import check_keys, user_path
+from heddle.config import check_keys
 from heddle.errors import ConfigError
+from heddle.folders import user_path
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Sequence

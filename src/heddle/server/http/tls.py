@@ -11,8 +11,8 @@ import asyncio
 import ssl
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from heddle.config import user_path
 from heddle.errors import ConfigError
+from heddle.folders import user_path
 
 if TYPE_CHECKING:
     from heddle.config import ServerConfig

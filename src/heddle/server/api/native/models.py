@@ -12,13 +12,14 @@ from pydantic import Field, create_model
 from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.responses import Response  # noqa: TC002  FastAPI reads annotations of routes
 
-from heddle.config import MAX_MODEL_NAME, EngineConfig, resolve, settings
+from heddle.config import MAX_MODEL_NAME, EngineConfig
 from heddle.engine.model_status import ModelState
 from heddle.server.generate.service import loaded
 from heddle.server.http.access import ADMIN
 from heddle.server.http.connection import unless_gone
 from heddle.server.http.encoding import json_response
 from heddle.server.http.schema import Schema, takes
+from heddle.settings import resolve, settings
 
 if TYPE_CHECKING:
     from heddle.engine import Engine

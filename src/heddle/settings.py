@@ -1,0 +1,220 @@
+"""What a setting is to a user: an option, a variable and a line of help; and how its text is read.
+
+The classes of `heddle.config` are made of settings. HEDDLE_* variables override defaults. The CLI
+or a library caller resolves settings once and passes them down. No other room reads the
+environment.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from heddle.defaults import SETTINGS, parsed
+from heddle.errors import ConfigError
+from heddle.sizes import parse_size
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from _typeshed import DataclassInstance
+
+    from heddle.parameters import Parameter
+
+Config = TypeVar("Config", bound="DataclassInstance")
+
+GROUPS = (
+    "model",
+    "memory",
+    "scheduling",
+    "speculation",
+    "devices",
+    "requests",
+    "sampling",
+    "network",
+    "keys",
+    "logging",
+)
+"""The groups of settings, in the order of help pages. Each row of a setting names its group."""
+
+_SWITCH_POSITIONS = dict.fromkeys(("on", "true", "yes", "1"), True) | dict.fromkeys(
+    ("off", "false", "no", "0"), False
+)
+
+
+def setting(default: Any, group: str, doc: str, *, secret: bool = False, **extra: Any) -> Any:
+    return field(default=default, repr=not secret, metadata={"group": group, "doc": doc, **extra})
+
+
+def validate(config: DataclassInstance) -> None:
+    for item in dataclasses.fields(config):
+        value = getattr(config, item.name)
+        low, high = item.metadata.get("low"), item.metadata.get("high")
+        choices = item.metadata.get("choices")
+        if low is not None and not value >= low:  # NaN neither
+            raise ConfigError(f"{item.name} must be at least {low}, got {value}", param=item.name)
+        if high is not None and value > high:
+            raise ConfigError(f"{item.name} must be at most {high}, got {value}", param=item.name)
+        if choices is not None and value not in choices:
+            allowed = ", ".join(choices)
+            raise ConfigError(
+                f"{item.name} must be one of {allowed}, got {value!r}", param=item.name
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One field of a config class as users see it: an option, a variable, a line of help.
+
+    Attributes:
+        name: the field's name.
+        option: command line option, such as `--kv-cache`; a SWITCH also has a `--no-` form.
+        variable: environment variable, such as `HEDDLE_KV_CACHE`.
+        kind: the form of its text: NUMBER, DECIMAL, SIZE, SWITCH, TEXT, LIST (texts separated by
+            commas), or PARAMETER (the default of a sampling parameter).
+        default: the field's default; for a LIST, its text.
+        group: one of GROUPS, by which help pages order the settings.
+        doc: one line of help.
+    """
+
+    name: str
+    option: str
+    variable: str
+    kind: str
+    default: float | str
+    group: str
+    doc: str
+
+    def parse(self, text: str, source: str) -> object:
+        """The value that `text` means.
+
+        Raises:
+            ConfigError: `text` has the wrong form; the message names `source`.
+        """
+        if self.kind == "PARAMETER":
+            return parsed(self.name, text, source)
+        if self.kind == "TEXT":
+            return text
+        if self.kind == "LIST":
+            return tuple(part.strip() for part in text.split(","))
+        if self.kind == "SWITCH":
+            return self._parse_switch(text, source)
+        if self.kind == "DECIMAL":
+            return self._parse_decimal(text, source)
+        try:
+            return parse_size(text) if self.kind == "SIZE" else int(text)
+        except ConfigError as error:
+            raise ConfigError(f"{source}: {error.message}", param=self.name) from None
+        except ValueError:
+            raise ConfigError(
+                f"{source}: {text!r} is not a whole number", param=self.name
+            ) from None
+
+    def _parse_decimal(self, text: str, source: str) -> float:
+        try:
+            number = float(text)
+        except ValueError:
+            number = math.nan
+        if not math.isfinite(number):
+            raise ConfigError(f"{source}: {text!r} is not a number, such as 0.5", param=self.name)
+        return number
+
+    def _parse_switch(self, text: str, source: str) -> bool:
+        position = _SWITCH_POSITIONS.get(text.strip().lower())
+        if position is None:
+            raise ConfigError(
+                f"{source}: {text!r} is neither on nor off; write on or off", param=self.name
+            )
+        return position
+
+
+def settings(config: type[Config] | Config) -> tuple[Setting, ...]:
+    """The fields of a config class, in order. An instance gives its values as the defaults.
+
+    The field with defaults of sampling parameters has a setting for each parameter.
+    """
+    base = config() if isinstance(config, type) else config
+    described: list[Setting] = []
+    for item in dataclasses.fields(base):
+        value = getattr(base, item.name)
+        if item.metadata.get("parameters"):
+            group = item.metadata["group"]
+            described += [_describe_parameter(row, group, value) for row in SETTINGS.values()]
+        else:
+            described.append(_describe(item, value))
+    return tuple(described)
+
+
+def _describe_parameter(row: Parameter, group: str, values: Mapping[str, object]) -> Setting:
+    return Setting(
+        name=row.name,
+        option="--" + row.name.replace("_", "-"),
+        variable="HEDDLE_" + row.name.upper(),
+        kind="PARAMETER",
+        default=str(values.get(row.name, "")),
+        group=group,
+        doc=f"default of `{row.name}` in requests: {row.kind.words}",
+    )
+
+
+def _describe(item: dataclasses.Field[Any], default: Any) -> Setting:
+    kind = "NUMBER" if isinstance(default, int) else "TEXT"
+    if isinstance(default, bool):
+        kind = "SWITCH"
+    elif isinstance(default, float):
+        kind = "DECIMAL"
+    elif isinstance(default, tuple):
+        kind, default = "LIST", ",".join(default)
+    return Setting(
+        name=item.name,
+        option="--" + item.name.replace("_", "-"),
+        variable="HEDDLE_" + item.name.upper(),
+        kind="SIZE" if item.metadata.get("size") else kind,
+        default=default,
+        group=item.metadata["group"],
+        doc=item.metadata["doc"],
+    )
+
+
+def resolve(
+    config: type[Config] | Config,
+    options: Mapping[str, str | None],
+    environ: Mapping[str, str] = os.environ,
+) -> Config:
+    """Resolve settings: an option wins over a HEDDLE_* variable, which wins over the default.
+
+    Defaults come from a class, or from the values of an instance. `options` holds option texts by
+    field name, None for an option that was not given. An empty variable counts as not set.
+
+    Raises:
+        ConfigError: a text has the wrong form or its value is out of range; the message names the
+            option or variable that the text came from.
+    """
+    values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    for setting in settings(config):
+        text, source = options.get(setting.name), setting.option
+        if text is None:
+            text, source = environ.get(setting.variable) or None, setting.variable
+        if text is not None:
+            values[setting.name] = setting.parse(text, source)
+            sources[setting.name] = source
+    base = config() if isinstance(config, type) else config
+    parameters = {name: values.pop(name) for name in SETTINGS.keys() & values.keys()}
+    for item in dataclasses.fields(base):
+        if parameters and item.metadata.get("parameters"):
+            values[item.name] = {**getattr(base, item.name), **parameters}
+    try:
+        return dataclasses.replace(base, **values)
+    except ConfigError as error:
+        named = sources.get(error.param or "")  # None if the base has the value
+        said = f"{named}: {error.message}" if named else error.message
+        raise ConfigError(said, param=error.param) from None
+
+
+def debug_wanted(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether HEDDLE_DEBUG asks for tracebacks and for log messages of level DEBUG."""
+    return environ.get("HEDDLE_DEBUG", "") not in {"", "0"}
