@@ -102,10 +102,20 @@ def reclaim_memory() -> None:
     """Free objects that only refer to each other, and return the free memory to the system.
 
     Call this after large objects are dropped. Python counts objects, not bytes: without this call,
-    it found a dropped model only after some more had been dropped. All threads stop for 0.1 s.
+    it found a dropped model only after some more had been dropped. All threads stop meanwhile: for
+    165 ms in a server with SmolLM2, or 55 ms after :func:`freeze_objects`.
     """
     gc.collect()
     trim_memory()
+
+
+def freeze_objects() -> None:
+    """Leave all objects that exist now out of collections: code and tables of imported modules.
+
+    A server calls this before its first load. A model that is loaded already would never be freed.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def _meminfo(name: str) -> int | None:

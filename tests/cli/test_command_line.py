@@ -17,15 +17,9 @@ import pytest
 
 from gguf_writer import Tensor, write_gguf
 from heddle.cli import BROKEN_PIPE, INTERRUPTED, run
-from heddle.config import (
-    DEFAULT_MODEL,
-    GROUPS,
-    EngineConfig,
-    RegistryConfig,
-    ServerConfig,
-    settings,
-)
+from heddle.config import DEFAULT_MODEL, EngineConfig, RegistryConfig, ServerConfig
 from heddle.engine import Engine
+from heddle.settings import GROUPS, settings
 from heddle.weights.tensor_types import TensorType
 from models.tiny.llama import PLAIN
 from patience import PATIENCE
@@ -361,6 +355,8 @@ def test_serve_says_where_it_is_and_stops_when_told(
 ) -> None:
     lines: list[str] = []
     answers: list[int] = []
+    loads_before_freezing: list[int] = []
+    monkeypatch.setattr("gc.freeze", lambda: loads_before_freezing.append(len(loaded)))
 
     def visit(url: str) -> None:
         try:
@@ -383,3 +379,4 @@ def test_serve_says_where_it_is_and_stops_when_told(
     assert lines[3] == "names     fake; --any-model accepts every model name in a request"
     assert re.fullmatch(r"ready     http://127\.0\.0\.1:\d+/v1", lines[4])
     assert loaded[0][0] == DEFAULT_MODEL
+    assert loads_before_freezing == [0], "objects of a model would never be freed"

@@ -45,6 +45,7 @@ def serve(
     """Serve models over HTTP with OpenAI's and Anthropic's APIs."""
     from heddle.cli.logs import logging_to_stderr
     from heddle.engine.registry import Registry
+    from heddle.memory import freeze_objects
     from heddle.server.app import create_app
     from heddle.server.http.access import is_loopback
     from heddle.server.http.keys import keys_of
@@ -75,11 +76,13 @@ def serve(
                 models = [chosen(None, engine)]
             added = [loaded.add(model) for model in models or ()]
             _set_default(loaded, default)
+            app = create_app(loaded, server)
+            freeze_objects()
             for name in added[:1] if registry.autoload else added:
                 loaded.begin_known(name).result()
             loaded.check_engrams()
             run(
-                create_app(loaded, server),
+                app,
                 loaded,
                 server,
                 listener,
