@@ -2,9 +2,9 @@
 
     pip install '.[bench]' && python benchmarks/against_llamacpp.py [MODEL]
 
-`heddle.bench.side_by_side` explains the rounds, `heddle.bench.figures` the figures. The script
-writes the result to benchmarks/results/, with the machine's description and the share of the
-machine that other processes took.
+`heddle.extensions.bench.side_by_side` explains the rounds, `heddle.extensions.bench.figures` the
+figures. The script writes the result to benchmarks/results/, with the machine's description and the
+share of the machine that other processes took.
 
 The xllamacpp wheel uses AVX2 on every CPU. `--isa avx2` gives Heddle the same instruction level.
 """
@@ -17,15 +17,21 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from comparison import heddle, model_path, note, parser, save
-from heddle.bench.side_by_side import Scenario, alternate, most_other_work, summarise, table
-from heddle.cli.bench_tables import other_work_line
 from heddle.errors import HeddleError
+from heddle.extensions.bench.commands.tables import other_work_line
+from heddle.extensions.bench.side_by_side import (
+    Scenario,
+    alternate,
+    most_other_work,
+    summarise,
+    table,
+)
 from llamacpp_server import llamacpp
 
 if TYPE_CHECKING:
     import argparse
 
-    from heddle.bench.exchange import Server
+    from heddle.extensions.bench.exchange import Server
 
 CONTEXT = 1024
 """Tokens per slot."""

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import xllamacpp
 
-from heddle.bench.machine import describe
-from heddle.bench.servers import heddle_server
 from heddle.config import DEFAULT_MODEL, EngineConfig
+from heddle.extensions.bench.machine import describe
+from heddle.extensions.bench.servers import heddle_server
 from heddle.folders import cache_home
 from heddle.text.tokenizer.tokenizer import Tokenizer
 from heddle.weights.catalog import ALIASES
@@ -25,7 +25,7 @@ from llamacpp_server import llamacpp
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from heddle.bench.exchange import Server
+    from heddle.extensions.bench.exchange import Server
 
 RESULTS = Path(__file__).with_name("results")
 

@@ -24,15 +24,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from heddle.bench.local import run_decode
 from heddle.config import DEFAULT_MODEL, EngineConfig
 from heddle.engine import Engine
-from heddle.engram.build import Form, build
-from heddle.engram.format import Vocabulary
-from heddle.engram.grouping import Keep
-from heddle.engram.reader import Engram as Reader
-from heddle.engram.texts import find_texts
 from heddle.executors.cpu.samplers import make_sampler
+from heddle.extensions.bench.local import run_decode
+from heddle.extensions.engrams.build import Form, build
+from heddle.extensions.engrams.format import Vocabulary
+from heddle.extensions.engrams.grouping import Keep
+from heddle.extensions.engrams.library import tables_of
+from heddle.extensions.engrams.reader import Engram as Reader
+from heddle.extensions.engrams.texts import find_texts
 from heddle.sampling_params import SamplingParams
 from heddle.step import TokenRules
 from heddle.weights.progress import Silent
@@ -94,7 +95,7 @@ def step_ms(engine: Engine, prompts: list[list[int]], params: SamplingParams) ->
 def report(engine: Engine, name: str, known: Sequence[int], rounds: int) -> None:
     prompts = [engine.model.tokenizer.encode(prompt) for prompt in PROMPTS]
     asked = engine.model.sampling_params(engram=name)
-    table = engine.engrams.library.find(name, engine.engrams)
+    table = tables_of(engine).library.find(name, tables_of(engine))
     pairs = []
     before = table.counts
     for seed in range(rounds + 1):  # the first warms up

@@ -23,9 +23,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from heddle.bench.machine import OtherWork, describe
-from heddle.bench.servers import running
 from heddle.config import DEFAULT_MODEL
+from heddle.engine.machine import OtherWork
+from heddle.extensions.bench.machine import describe
+from heddle.extensions.bench.servers import running
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -20,18 +20,18 @@ from typing import TYPE_CHECKING
 
 from comparison import both, encoder, note, parser, save, text
 from gap_plot import Panel, svg
-from heddle.bench.figures import Spread, ttft
-from heddle.bench.machine import OtherWork
-from heddle.bench.remote import complete, complete_beside
-from heddle.bench.side_by_side import turns
+from heddle.engine.machine import OtherWork
 from heddle.errors import HeddleError
+from heddle.extensions.bench.figures import Spread, ttft
+from heddle.extensions.bench.remote import complete, complete_beside
+from heddle.extensions.bench.side_by_side import turns
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
 
-    from heddle.bench.exchange import Server
-    from heddle.bench.figures import Stream
+    from heddle.extensions.bench.exchange import Server
+    from heddle.extensions.bench.figures import Stream
 
     Encode = Callable[[str], list[int]]
 

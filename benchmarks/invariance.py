@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from heddle.executors.torch.kernels.matmul import multiply
-from heddle.executors.torch.kernels.operands import operand
-from heddle.executors.torch.tiles import TILE
-from heddle.executors.torch.weights import Matrix
+from heddle.extensions.torch.kernels.matmul import multiply
+from heddle.extensions.torch.kernels.operands import operand
+from heddle.extensions.torch.tiles import TILE
+from heddle.extensions.torch.weights import Matrix
 from heddle.weights.tensor_types import TensorType
 from write_dense import HEAD_DIM, HEADS, HIDDEN, KV_HEADS, WIDTH
 

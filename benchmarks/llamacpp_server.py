@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING
 
 import xllamacpp
 
-from heddle.bench.remote import connect
-from heddle.bench.servers import running
+from heddle.extensions.bench.remote import connect
+from heddle.extensions.bench.servers import running
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from heddle.bench.exchange import Server
+    from heddle.extensions.bench.exchange import Server
 
 CONTEXT = 1024
 

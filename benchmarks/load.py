@@ -19,7 +19,7 @@ import time
 from itertools import pairwise
 from pathlib import Path
 
-from heddle.bench.machine import describe
+from heddle.extensions.bench.machine import describe
 
 PHASES = ("import", "open", "tokenizer", "pack", "program")
 

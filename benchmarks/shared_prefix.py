@@ -16,17 +16,17 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from comparison import both, encoder, note, parser, save, text
-from heddle.bench.figures import latency, ttft
-from heddle.bench.machine import OtherWork
-from heddle.bench.remote import complete, complete_in_turn
-from heddle.bench.side_by_side import turns
+from heddle.engine.machine import OtherWork
 from heddle.errors import HeddleError
+from heddle.extensions.bench.figures import latency, ttft
+from heddle.extensions.bench.remote import complete, complete_in_turn
+from heddle.extensions.bench.side_by_side import turns
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
 
-    from heddle.bench.exchange import Server
+    from heddle.extensions.bench.exchange import Server
 
 CLIENTS, REQUESTS = 4, 12
 PREFIX_WORDS, TAIL_WORDS, NEW_TOKENS = 600, 20, 32

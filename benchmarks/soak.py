@@ -18,8 +18,8 @@ import urllib.request
 from pathlib import Path
 from statistics import median
 
-from heddle.bench.servers import running
 from heddle.engine.loading import find_model
+from heddle.extensions.bench.servers import running
 
 SETTLED = 5
 """Loads after which the libraries have made what they keep."""

@@ -17,9 +17,9 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from heddle.bench.local import run_decode
 from heddle.config import EngineConfig
 from heddle.engine import Engine
+from heddle.extensions.bench.local import run_decode
 from heddle.grammars import Grammar
 from heddle.sampling_params import SamplingParams
 from heddle.text.constrained.matching import MatcherState

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from heddle.weights.gguf.writer import NewTensor, write_gguf
+from heddle.extensions.quantise.writer import NewTensor, write_gguf
 from heddle.weights.tensor_types import TensorType
 from random_vocabulary import pieces
 

@@ -1,5 +1,5 @@
 // The bias of engrams on the logits of one sequence. It follows from the sequence's tokens alone.
-// The definition is `engram_bias` in src/heddle/testing/reference_sampler.py.
+// The definition is `engram_bias` in src/heddle/extensions/reference/sampler.py.
 #pragma once
 
 #include <cstddef>

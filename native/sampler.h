@@ -3,7 +3,7 @@
 // The sampler excludes tokens that a grammar's mask or a rule forbids, and adds the
 // biases. Then a
 // chain of stages removes candidates, and one counter-based random number chooses among the rest.
-// The definition is src/heddle/testing/reference_sampler.py; this is its fast version. State
+// The definition is src/heddle/extensions/reference/sampler.py; this is its fast version. State
 // belongs to the slot's sequence alone.
 #pragma once
 

@@ -1,5 +1,5 @@
 // The samplers. Each sampler removes candidates or changes their weights. Definitions and sources
-// are in src/heddle/testing/reference_sampler.py. A chain is a list of `Stage`s.
+// are in src/heddle/extensions/reference/sampler.py. A chain is a list of `Stage`s.
 #pragma once
 
 #include <cstdint>

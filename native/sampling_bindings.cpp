@@ -86,7 +86,7 @@ void bind_sampler(nb::module_& m) {
         return names;
     });
     nb::class_<Sampler>(m, "Sampler",
-                        "One request's sampler; see heddle.testing.reference_sampler.")
+                        "One request's sampler; see heddle.extensions.reference.sampler.")
         .def(nb::init<SamplerParams>(), nb::arg("params"))
         .def_prop_ro("logprobs", [](const Sampler& s) { return s.params().logprobs; })
         .def_prop_rw(

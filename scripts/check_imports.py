@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 PACKAGE = Path(__file__).parent.parent / "src" / "heddle"
 
 OPEN = {
-    *{"embedding", "checks", "closing", "config", "cores", "errors", "parameters"},
+    *{"embedding", "checks", "closing", "config", "cores", "doors", "errors", "parameters"},
     *{
         "folders",
         "grammars",
@@ -38,23 +38,18 @@ OPEN = {
 """Files that every room may import."""
 
 MAY_IMPORT = {
-    "cli": {"bench", "server", "engine", "testing", "weights", "text", "engram"},
-    "bench": {"engine"},
-    "server": {"engine", "text", "engram"},
-    "engine": {
-        *{"scheduler", "drafting", "executors", "cache", "disk", "text", "weights", "models"},
-        "engram",
-    },
+    "extensions": {"cli", "server", "engine"},  # and all of the core; see EXTENSIONS_MAY_IMPORT
+    "cli": {"server", "engine", "weights", "text"},
+    "server": {"engine", "text"},
+    "engine": {"scheduler", "drafting", "executors", "cache", "disk", "text", "weights", "models"},
     "scheduler": {"cache"},
-    "drafting": {"scheduler", "cache", "_native"},
+    "drafting": {"_native"},
     "executors": {"cache", "models", "weights", "_native"},
     "cache": {"disk"},
     "disk": set(),
     "models": {"weights"},
-    "testing": {"executors", "models", "weights"},
     "text": {"weights"},
     "weights": set(),
-    "engram": {"_native"},
     # Single files beside the rooms:
     "__init__": {"engine"},
     "__main__": {"cli"},
@@ -62,6 +57,7 @@ MAY_IMPORT = {
     "closing": set(),
     "config": {"defaults", "errors", "folders", "settings"},
     "cores": set(),
+    "doors": {"errors"},
     "defaults": {"errors", "parameters", "sampling_params"},
     "embedding": {"checks", "sampling_params"},
     "errors": set(),
@@ -79,6 +75,12 @@ MAY_IMPORT = {
     "step": {"sampling_params", "outputs", "embedding"},
     "_native": set(),
 }
+
+EXTENSIONS_MAY_IMPORT = {
+    "quantise": {"reference"},
+    "torch": {"processes"},
+}
+"""The other extensions that an extension needs. Every extension may import all of the core."""
 
 SERVER_MAY_IMPORT = {
     "http": set(),
@@ -123,29 +125,54 @@ def server_problem(path: Path, module: str) -> str | None:
     return None
 
 
+def extension_problem(path: Path, module: str) -> str | None:
+    """Why a module may not import one of an extension, or name it in a text; None if it may."""
+    here, there = path.relative_to(PACKAGE).parts, module.split(".")[2:]
+    if here[0] != "extensions":
+        return f"the core imports no extension, and {module} is one"
+    own = here[1] if len(here) > 2 else ""
+    if there and there[0] not in {own, *EXTENSIONS_MAY_IMPORT.get(own, set())}:
+        return f"the extension {own} may not import {module}"
+    return None
+
+
+def named_modules(tree: ast.AST) -> list[tuple[int, str]]:
+    """(line, dotted module) of every text that begins like a module of an extension."""
+    texts = [node for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+    return [
+        (node.lineno, node.value.partition(":")[0])
+        for node in texts
+        if isinstance(node.value, str) and node.value.startswith("heddle.extensions.")
+    ]
+
+
+def problem_of(path: Path, module: str) -> str | None:
+    """Why a module may not import another one; None if it may."""
+    room, parts = room_of(path), module.split(".")
+    if module.startswith("."):
+        return "imports must be absolute"
+    if parts[0] != "heddle":
+        if room in WITHOUT_ARRAYS and parts[0] in {"numpy", "torch"}:
+            return f"{room} works without arrays and may not import {parts[0]}"
+        return None
+    target = parts[1] if len(parts) > 1 else "__init__"
+    if target == "extensions":
+        return extension_problem(path, module)
+    if room == "extensions" or target == "__version__":
+        return None
+    if target not in MAY_IMPORT[room] | OPEN | {room}:
+        return f"{room} may not import {target}"
+    return server_problem(path, module) if room == target == "server" else None
+
+
 def complaints(path: Path) -> list[str]:
-    room = room_of(path)
-    allowed = MAY_IMPORT[room] | OPEN | {room}
-    result = []
-    for line, module in imported_modules(ast.parse(path.read_text())):
-        parts = module.split(".")
-        if module.startswith("."):
-            problem = "imports must be absolute"
-        elif parts[0] == "heddle":
-            target = parts[1] if len(parts) > 1 else "__init__"
-            if target in allowed or target == "__version__":
-                inside = room == target == "server" and server_problem(path, module)
-                if not inside:
-                    continue
-                problem = inside
-            else:
-                problem = f"{room} may not import {target}"
-        elif room in WITHOUT_ARRAYS and parts[0] in {"numpy", "torch"}:
-            problem = f"{room} works without arrays and may not import {parts[0]}"
-        else:
-            continue
-        result.append(f"{path.relative_to(PACKAGE.parent.parent)}:{line}: {problem}")
-    return result
+    tree = ast.parse(path.read_text())
+    found = [
+        (line, problem)
+        for line, module in [*imported_modules(tree), *named_modules(tree)]
+        if (problem := problem_of(path, module)) is not None
+    ]
+    return [f"{path.relative_to(PACKAGE.parent.parent)}:{line}: {text}" for line, text in found]
 
 
 def module_of(path: Path) -> str:

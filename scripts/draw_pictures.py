@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from check_imports import MAY_IMPORT
+from heddle.extensions.reference.engram_bias import engram_bias
 from heddle.step import EngramBias
-from heddle.testing.engram_bias import engram_bias
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -139,29 +139,28 @@ def life_of_a_token() -> str:
 
 
 LAYERS = (
+    ("extensions",),
     ("cli",),
-    ("bench", "server"),
-    ("engine", "testing"),
+    ("server",),
+    ("engine",),
     ("drafting", "executors", "text"),
-    ("scheduler", "models", "engram"),
+    ("scheduler", "models"),
     ("cache", "weights", "_native"),
     ("disk",),
 )
 """Rooms from top to bottom. A room imports only from lower layers; `rooms` checks this."""
 
 ROOM_SAYS = {
-    "cli": "serve, chat, bench, quantize, ...",
-    "bench": "loads, figures, machine",
+    "extensions": "devices, APIs, commands",
+    "cli": "serve, chat, pull, inspect",
     "server": "HTTP, the APIs' shapes, SSE",
     "engine": "one thread a model; streams",
-    "testing": "the reference, in NumPy",
     "scheduler": "which tokens in which step",
     "drafting": "guesses of next tokens",
     "executors": "plans to arrays and kernels",
     "text": "tokenizer, chat, grammars",
     "cache": "pages and the prefix tree",
     "models": "architectures, as graphs",
-    "engram": "which tokens follow which",
     "_native": "C++: program, kernels, sampler",
     "disk": "evicted prefixes in files",
     "weights": "model files, sources, types",

@@ -29,9 +29,9 @@ import httpx
 import numpy as np
 import xllamacpp
 
+from heddle.extensions.reference.model import ReferenceModel
 from heddle.folders import cache_home
 from heddle.models.registry import build
-from heddle.testing.reference_model import ReferenceModel
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 from heddle.weights.sources import find
 

@@ -11,9 +11,6 @@ from hypothesis import HealthCheck, settings
 if TYPE_CHECKING:
     from pathlib import Path
 
-    # mypy takes every `conftest` for this one.
-    from bench.conftest import Start  # noqa: F401
-    from server.conftest import Running  # noqa: F401
 
 # However slow the machine is, that is no fault of what is tested.
 settings.register_profile("heddle", deadline=None, suppress_health_check=[HealthCheck.too_slow])

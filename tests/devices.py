@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from heddle.errors import ConfigError
-from heddle.executors.process.load import load_in_process
-from heddle.executors.registry import DEVICES, loader
+from heddle.executors.registry import devices, loader
+from heddle.extensions.processes.load import load_in_process
 
 if TYPE_CHECKING:
     from heddle.config import EngineConfig
@@ -30,7 +30,7 @@ def is_here(device: str) -> bool:
     return True
 
 
-HERE = [device for device in DEVICES if is_here(device)]
+HERE = [device for device in devices() if is_here(device)]
 
 
 EXECUTORS = [*HERE, *([SAMPLING] if "torch" in HERE else [])]
@@ -48,9 +48,9 @@ def load_on(name: str, checkpoint: Checkpoint, config: EngineConfig) -> Executor
         as_cuda = {"samples_on_device": True, "runs_ahead": True}
         options = as_cuda if APART[name] == SAMPLING else {}
         config = replace(config, device=device)
-        return load_in_process(DEVICES[device].module, checkpoint, config, **options)
+        return load_in_process(devices()[device].load, checkpoint, config, **options)
     if name == SAMPLING:
-        from heddle.executors.torch.load import load
+        from heddle.extensions.torch.load import load
 
         torch = replace(config, device="torch")
         return load(checkpoint, torch, samples_on_device=True, runs_ahead=True)

@@ -10,8 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
-from heddle.bench import side_by_side
-from heddle.bench.exchange import Recorder
+from heddle.extensions.bench import side_by_side
+from heddle.extensions.bench.exchange import Recorder
 from patience import PATIENCE
 
 if TYPE_CHECKING:

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gguf_writer import write_gguf
-from heddle.bench.machine import OtherWork, describe
 from heddle.cores import usable_cores
+from heddle.engine.machine import OtherWork
+from heddle.extensions.bench.machine import describe
 from heddle.text.constrained import trial
 from heddle.weights.gguf.file import GGUFFile
 

@@ -242,7 +242,7 @@ class SamplerParams:
     reports_chain: bool
 
 class Sampler:
-    """One request's sampler; see heddle.testing.reference_sampler."""
+    """One request's sampler; see heddle.extensions.reference.sampler."""
 
     def __init__(self, params: SamplerParams) -> None: ...
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import runpy
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ def test_circles_are_found_however_long(script: dict[str, Any]) -> None:
     [
         ("api/openai/chat.py", "heddle.server.generate.request", False),
         ("api/openai/chat.py", "heddle.server.api.openai.schemas", False),
-        ("api/openai/chat.py", "heddle.server.api.anthropic.schemas", True),
+        ("api/openai/chat.py", "heddle.server.api.native.models", True),
         ("api/openai/chat.py", "heddle.server.app", True),
         ("generate/request.py", "heddle.server.http.body", False),
         ("generate/request.py", "heddle.server.api.openai.schemas", True),
@@ -40,3 +41,28 @@ def test_directions_inside_of_the_server(
 ) -> None:
     path = script["PACKAGE"] / "server" / file
     assert (script["server_problem"](path, module) is not None) == is_wrong
+
+
+@pytest.mark.parametrize(
+    ("file", "module", "is_wrong"),
+    [
+        ("engine/engine.py", "heddle.extensions.torch.load", True),
+        ("doors.py", "heddle.extensions.torch", True),
+        ("engine/engine.py", "heddle.doors", False),
+        ("extensions/torch/load.py", "heddle.extensions.torch.parallel", False),
+        ("extensions/torch/load.py", "heddle.extensions.processes.load", False),
+        ("extensions/torch/load.py", "heddle.extensions.engrams.reader", True),
+        ("extensions/ollama/models.py", "heddle.engine.registry", False),
+        ("extensions/__init__.py", "heddle.extensions.ollama", True),
+        ("scheduler/queue.py", "numpy", True),
+    ],
+)
+def test_the_core_imports_no_extension(
+    script: dict[str, Any], file: str, module: str, is_wrong: bool
+) -> None:
+    assert (script["problem_of"](script["PACKAGE"] / file, module) is not None) == is_wrong
+
+
+def test_a_text_that_names_an_extension_counts(script: dict[str, Any]) -> None:
+    tree = ast.parse('device = "heddle.extensions.torch.load:load"')
+    assert script["named_modules"](tree) == [(1, "heddle.extensions.torch.load")]

@@ -13,8 +13,8 @@ from heddle.config import EngineConfig
 from heddle.embedding import EmbeddingParams, Pooling
 from heddle.engine.engine import Engine
 from heddle.engine.streams import Collector
+from heddle.extensions.reference.model import ReferenceModel
 from heddle.sampling_params import SamplingParams
-from heddle.testing.reference_model import ReferenceModel
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 from story import STORY
 

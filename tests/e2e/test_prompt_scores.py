@@ -12,8 +12,8 @@ import pytest
 from heddle import _native
 from heddle.config import EngineConfig
 from heddle.engine.engine import Engine
+from heddle.extensions.reference.model import ReferenceModel
 from heddle.sampling_params import SamplingParams
-from heddle.testing.reference_model import ReferenceModel
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 from story import STORY
 

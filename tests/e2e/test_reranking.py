@@ -14,7 +14,7 @@ from gguf_writer import Tensor, write_gguf
 from heddle import LLM, EngineConfig
 from heddle.engine.reranking import INSTRUCTION
 from heddle.errors import InvalidRequestError, UnsupportedParameterError
-from heddle.testing.reference_model import ReferenceModel
+from heddle.extensions.reference.model import ReferenceModel
 from heddle.text.tokenizer.vocabulary import TokenType
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 from live_server import live_server

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from heddle.executors.torch import graphs, ops
-from heddle.executors.torch.agreement import Exchanges
-from heddle.executors.torch.states import FixedStates
+from heddle.extensions.torch import graphs, ops
+from heddle.extensions.torch.agreement import Exchanges
+from heddle.extensions.torch.states import FixedStates
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,8 +12,8 @@ import pytest
 from heddle.executors import arithmetic
 from heddle.executors.arithmetic import source_digest
 from heddle.executors.cpu import executor as cpu
-from heddle.executors.torch import sources as torch
-from heddle.testing import reference_executor as reference
+from heddle.extensions.reference import executor as reference
+from heddle.extensions.torch import sources as torch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -92,7 +92,7 @@ def test_only_a_gpu_has_a_number(device: str) -> None:
 
 @pytest.mark.parametrize(("device", "extra"), [("torch", "torch"), ("cuda:1", "cuda")])
 def test_a_device_without_torch_names_the_extra(device, extra, monkeypatch) -> None:
-    for name in [one for one in sys.modules if one.startswith("heddle.executors.torch")]:
+    for name in [one for one in sys.modules if one.startswith("heddle.extensions.torch")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(ConfigError, match=rf"install 'heddle\[{extra}\]'") as error:

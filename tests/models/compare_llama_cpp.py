@@ -27,10 +27,10 @@ import numpy as np
 import xllamacpp
 
 from gguf_writer import write_gguf
-from heddle.engine.quantising import quantise_file
-from heddle.testing.reference_model import ReferenceModel
+from heddle.extensions.quantise.export import ARCHITECTURES
+from heddle.extensions.quantise.quantising import quantise_file
+from heddle.extensions.reference.model import ReferenceModel
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
-from heddle.weights.gguf.export import ARCHITECTURES
 from heddle.weights.mix import TARGETS, Mix
 from models.tiny import MODELS
 from models.tiny.base import TOKENS, TinyModel

@@ -13,8 +13,8 @@ from folder_writer import write_safetensors
 from heddle import LLM, EmbeddingParams, EngineConfig, InvalidRequestError, Pooling, SamplingParams
 from heddle.engine.engine import Engine
 from heddle.errors import ContextLengthError, UnsupportedModelError
+from heddle.extensions.reference.model import ReferenceModel
 from heddle.models.registry import build
-from heddle.testing.reference_model import ReferenceModel
 from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint
 from models.tiny import llama, qwen3
 from models.tiny_encoder import MODELS, PROMPTS, TOKENS, TinyEmbeddingGemma, write_json

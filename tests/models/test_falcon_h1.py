@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from heddle.errors import ModelFileError, UnsupportedModelError
+from heddle.extensions.reference.model import ReferenceModel
 from heddle.models.registry import build
 from heddle.state import Fixed, Pages
-from heddle.testing.reference_model import ReferenceModel
 from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint
 from models.tiny.base import TOKENS
 from models.tiny.falcon_h1 import MODELS

@@ -17,10 +17,10 @@ from divergence import divergences, mean_kl
 
 from heddle.config import EngineConfig
 from heddle.executors.cpu.load import load
+from heddle.extensions.reference.model import ReferenceModel
 from heddle.folders import cache_home
 from heddle.state import PAGE_TOKENS
 from heddle.step import Chunk, StepPlan
-from heddle.testing.reference_model import ReferenceModel
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 from heddle.weights.sources import find
 

@@ -15,11 +15,11 @@ from window_pages import windows_of
 from heddle.config import EngineConfig
 from heddle.embedding import EmbeddingParams, Pooling
 from heddle.executors.cpu.load import load
+from heddle.extensions.reference.model import ReferenceModel
+from heddle.extensions.reference.ops import SequenceCache, SequenceChunk
 from heddle.scheduler.sequence import Sequence
 from heddle.state import PAGE_TOKENS
 from heddle.step import Binding, Chunk, Pool, Pooled, StepPlan
-from heddle.testing.reference_model import ReferenceModel
-from heddle.testing.reference_ops import SequenceCache, SequenceChunk
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 from models.tiny import FAMILIES, MODELS, gemma3, gemma4, llama
 from models.tiny.base import TOKENS, TinyModel

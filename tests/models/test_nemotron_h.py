@@ -13,9 +13,9 @@ from gguf_writer import Tensor, write_gguf
 from heddle.config import EngineConfig
 from heddle.errors import ModelFileError, UnsupportedModelError
 from heddle.executors.cpu.load import load
+from heddle.extensions.reference.model import ReferenceModel
 from heddle.models.base import read_parts
 from heddle.models.registry import build
-from heddle.testing.reference_model import ReferenceModel
 from heddle.weights.checkpoint import Hyperparameters
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint

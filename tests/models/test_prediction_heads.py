@@ -15,9 +15,9 @@ from devices import EXECUTORS, load_on
 from gguf_writer import Tensor, write_gguf
 from heddle.config import EngineConfig
 from heddle.errors import EngineFailedError
+from heddle.extensions.reference.model import ReferenceModel
 from heddle.sampling_params import SamplingParams
 from heddle.step import Binding, Chunk, StepPlan
-from heddle.testing.reference_model import ReferenceModel
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint
 from models.tiny import deepseek_v3, qwen3_5, qwen3_5_moe, qwen3_next

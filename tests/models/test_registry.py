@@ -11,10 +11,10 @@ import pytest
 
 from gguf_writer import Tensor, write_gguf
 from heddle.errors import ModelFileError, UnsupportedModelError
+from heddle.extensions.reference.model import ReferenceModel
+from heddle.extensions.reference.ops import ReferenceLoader
 from heddle.models.positions import temperature
 from heddle.models.registry import FAMILIES, build, names
-from heddle.testing.reference_model import ReferenceModel
-from heddle.testing.reference_ops import ReferenceLoader
 from heddle.weights.checkpoint import Bounds, Hyperparameters
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 from heddle.weights.gguf.hyperparameters import hyperparameters_of

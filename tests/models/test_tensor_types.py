@@ -13,7 +13,7 @@ from gguf_writer import Tensor, write_gguf
 from heddle.config import EngineConfig
 from heddle.errors import ModelFileError, UnsupportedModelError
 from heddle.executors.cpu.load import load
-from heddle.testing.reference_model import ReferenceModel
+from heddle.extensions.reference.model import ReferenceModel
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 from heddle.weights.tensor_types import TensorType
 from models.tiny.base import TOKENS

@@ -20,23 +20,23 @@ from test_native_sampler import (
     requests,
 )
 
+from heddle.extensions.reference.repetition import latest, repetition_lengths
+from heddle.extensions.reference.sampler import Past
 from heddle.sampling_params import SamplingParams, Stage
 from heddle.step import NO_RULES, Binding, EngramBias, TokenRules, TokenSequences
-from heddle.testing.reference_sampler import Past
-from heddle.testing.repetition import latest, repetition_lengths
 
 torch = pytest.importorskip("torch")
-from heddle.executors.torch import device_sampling  # noqa: E402
-from heddle.executors.torch.chain import LACKING, chain_of  # noqa: E402
-from heddle.executors.torch.device_sampling import DevicePicks, runs_here  # noqa: E402
-from heddle.executors.torch.repetitions import Repetitions  # noqa: E402
-from heddle.executors.torch.scoring import (  # noqa: E402
+from heddle.extensions.torch import device_sampling  # noqa: E402
+from heddle.extensions.torch.chain import LACKING, chain_of  # noqa: E402
+from heddle.extensions.torch.device_sampling import DevicePicks, runs_here  # noqa: E402
+from heddle.extensions.torch.repetitions import Repetitions  # noqa: E402
+from heddle.extensions.torch.scoring import (  # noqa: E402
     Wanted,
     score_on_device,
     score_on_host,
 )
-from heddle.executors.torch.slot_history import SlotHistory  # noqa: E402
-from heddle.executors.torch.sums import log, power  # noqa: E402
+from heddle.extensions.torch.slot_history import SlotHistory  # noqa: E402
+from heddle.extensions.torch.sums import log, power  # noqa: E402
 from no_waits import NoWaits  # noqa: E402
 
 LATEST = torch.zeros(4, dtype=torch.int64)

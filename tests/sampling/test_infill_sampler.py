@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from heddle.executors.cpu.samplers import make_sampler
+from heddle.extensions.reference.sampler import Past, filtered
 from heddle.sampling_params import SamplingParams
 from heddle.step import TokenPieces, TokenRules
-from heddle.testing.reference_sampler import Past, filtered
 
 TEXTS = (b"", b"re", b"return", b"x", b"y", b"ret", b"")
 PIECES = TokenPieces(TEXTS, (0, 6))

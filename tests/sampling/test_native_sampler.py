@@ -14,10 +14,10 @@ from engram_writer import write_version_2
 from fake_model import FakeTokenizer
 from heddle import _native
 from heddle.executors.cpu.samplers import make_sampler
+from heddle.extensions.reference.philox import uniform
+from heddle.extensions.reference.sampler import Past, adapted_mu, filtered, sample
 from heddle.sampling_params import PARAMETERS, SamplingParams, Stage
 from heddle.step import EngramBias, TokenPieces, TokenRules, TokenSequences
-from heddle.testing.philox import uniform
-from heddle.testing.reference_sampler import Past, adapted_mu, filtered, sample
 from heddle.text.tokenizer.token_rules import token_rules
 
 

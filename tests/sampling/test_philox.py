@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heddle.testing.philox import philox4x32, uniform
+from heddle.extensions.reference.philox import philox4x32, uniform
 
 # Random123 (D. E. Shaw Research), tests/kat_vectors, the lines `philox4x32 10`.
 KNOWN_ANSWERS = [

@@ -10,8 +10,8 @@ import pytest
 
 from gguf_writer import Tensor, write_gguf
 from heddle.errors import ModelFileError, UnsupportedModelError
+from heddle.extensions.quantise.export import exported_name
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
-from heddle.weights.gguf.export import exported_name
 from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint
 from heddle.weights.tensor_types import TensorType, dequantize
 from models.tiny.deepseek_v2 import MODELS

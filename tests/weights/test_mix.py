@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from heddle.cli.quantize import Target
 from heddle.config import EngineConfig
+from heddle.extensions.quantise.commands.quantize import Target
 from heddle.weights.checkpoint import TensorInfo
 from heddle.weights.mix import AS_STORED, TARGETS, Mix
 from heddle.weights.tensor_types import TensorType

@@ -12,8 +12,8 @@ import pytest
 from heddle.config import EngineConfig
 from heddle.engine.engine import Engine
 from heddle.errors import ModelFileError
+from heddle.extensions.reference.model import ReferenceModel
 from heddle.sampling_params import SamplingParams
-from heddle.testing.reference_model import ReferenceModel
 from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint
 from heddle.weights.tensor_types import TensorType, dequantize
 from models.tiny import FAMILIES

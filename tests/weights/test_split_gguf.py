@@ -10,7 +10,7 @@ import pytest
 
 from gguf_writer import write_gguf
 from heddle.errors import ModelFileError, ModelSourceError
-from heddle.testing.reference_model import ReferenceModel
+from heddle.extensions.reference.model import ReferenceModel
 from heddle.weights.checkpoint import FilePlace
 from heddle.weights.formats import name_of, open_checkpoint
 from heddle.weights.inspect import describe

@@ -9,34 +9,24 @@ import logging
 import os
 import sys
 import traceback
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from heddle.cli.bench import bench
-from heddle.cli.bench_load import bench_load
-from heddle.cli.bench_prefix import bench_prefix
-from heddle.cli.bench_stress import bench_stress
 from heddle.cli.cached import list_models, remove
 from heddle.cli.chat import chat
-from heddle.cli.engram import engrams
-from heddle.cli.help import VARIABLES, Command, Group, group, page_width
-from heddle.cli.imatrix import imatrix
+from heddle.cli.help import VARIABLES, Command, group, page_width
 from heddle.cli.inspect import inspect
 from heddle.cli.pull import pull
-from heddle.cli.quantize import quantize
 from heddle.cli.serve import serve
 from heddle.cli.suggest import suggest
+from heddle.doors import extensions, refer
 from heddle.errors import HeddleError
 from heddle.settings import debug_wanted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_BENCH_HELP = """Measure the speed of Heddle, or of another server.
-
-Without the name of a benchmark, this is `heddle bench speed`: `heddle bench MODEL` measures MODEL.
-"""
 INTERRUPTED = 130
 """Exit code after Ctrl-C: 128 plus the number of SIGINT, as in shells."""
 BROKEN_PIPE = 141
@@ -79,32 +69,17 @@ def heddle(
     """LLM inference server. One forward pass per step computes tokens of all requests."""
 
 
-class _BenchGroup(Group):
-    """Runs the named benchmark; arguments without a name go to `speed`."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if not (args and args[0] in {*self.commands, *ctx.help_option_names}):
-            args = ["speed", *args]
-        return super().parse_args(ctx, args)
-
-
-benches = group(_BenchGroup)
-for name, benchmark in {
-    "speed": bench,
-    "prefix": bench_prefix,
-    "load": bench_load,
-    "stress": bench_stress,
-}.items():
-    benches.command(name, cls=Command, epilog=VARIABLES)(benchmark)
-
 for command in (serve, chat, pull, inspect):
     app.command(cls=Command, epilog=VARIABLES)(command)
-for command in (suggest, quantize, imatrix):
-    app.command(cls=Command)(command)
+app.command(cls=Command)(suggest)
 app.command("list", cls=Command, epilog=VARIABLES)(list_models)
 app.command("rm", cls=Command, epilog=VARIABLES)(remove)
-app.add_typer(benches, name="bench", help=_BENCH_HELP)
-app.add_typer(engrams, name="engram", help="Build, inspect, merge and prune engram tables.")
+for extension in extensions().values():
+    for name, reference in extension.commands.items():
+        if isinstance(command := refer(reference), typer.Typer):
+            app.add_typer(command, name=name)
+        else:
+            app.command(name, cls=Command)(command)
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -29,8 +29,7 @@ class Machine:
 
 def this_machine() -> Machine:
     """The machine that runs this process. Measuring takes 0.3 s."""
-    from heddle.bench.machine import OtherWork
-    from heddle.engine.machine import memory_rate
+    from heddle.engine.machine import OtherWork, memory_rate
 
     others = OtherWork()
     rate = memory_rate()

@@ -2,75 +2,82 @@
 
 from __future__ import annotations
 
-import logging
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol
 
+from heddle.doors import extensions, refer
 from heddle.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Sequence as Many
 
     from heddle.config import EngineConfig
-    from heddle.drafting.follower import Follower
     from heddle.engine.loading import LoadedModel
     from heddle.scheduler.guessing import Drafter
     from heddle.scheduler.sequence import Sequence
-
-_log = logging.getLogger(__name__)
-
-_UNFIT = "which has another vocabulary or is of a kind that cannot guess"
+    from heddle.scheduler.speculation import Speculator
+    from heddle.step import StepPlan, StepResult
 
 
-def drafters(draft: Follower[Any] | None) -> Mapping[str, Callable[[Sequence], Drafter | None]]:
-    """Functions that make a drafter for a sequence; None: the sequence can have no such drafter.
+class Follower(Protocol):
+    """Computes guesses for the sequences of an engine. Only the engine thread uses it.
 
-    `draft` is the small model that guesses for this one, or its own prediction head; None: neither.
-
-    The imports are here because they load the native module.
+    A failure ends its guesses, and nothing else.
     """
-    from heddle.drafting.engram import EngramDrafter
-    from heddle.drafting.lookup import LookupDrafter
 
-    made: dict[str, Callable[[Sequence], Drafter | None]] = {
-        "lookup": lambda _: LookupDrafter(),
-        "engram": EngramDrafter.of,
-    }
-    if draft is not None:
-        made[draft.name] = draft.drafter
+    @property
+    def name(self) -> str:
+        """The name of the drafter in requests."""
+        ...
+
+    def drafter(self, sequence: Sequence) -> Drafter | None:
+        """A drafter for a sequence; None if the follower has failed or cannot hold it."""
+        ...
+
+    def ask(self, plan: StepPlan, slots: Many[Sequence | None], speculator: Speculator) -> StepPlan:
+        """The plan of the large model, with what this drafter wants to know of its results."""
+        ...
+
+    def note(self, result: StepResult) -> None:
+        """Take what `ask` asked for."""
+        ...
+
+    def advance(self, sequences: Iterable[Sequence | None], speculator: Speculator) -> None:
+        """Make guesses for the sequences that decode, before the next step of the large model."""
+        ...
+
+    def close(self) -> None:
+        """Free what it holds."""
+        ...
+
+
+def drafters(follower: Follower | None) -> Mapping[str, Callable[[Sequence], Drafter | None]]:
+    """Functions that make a drafter for a sequence; None: the sequence can have no such drafter."""
+    from heddle.drafting.lookup import LookupDrafter  # it loads the native module
+
+    made: dict[str, Callable[[Sequence], Drafter | None]] = {"lookup": lambda _: LookupDrafter()}
+    for extension in extensions().values():
+        made |= {name: refer(reference) for name, reference in extension.drafters.items()}
+    if follower is not None:
+        made[follower.name] = follower.drafter
     return made
 
 
-def draft_model(model: LoadedModel, config: EngineConfig) -> Follower[Any] | None:
-    """The model of `--draft`, else the model's own head, ready to guess; None without either.
-
-    If `draft_required` is off, also None if it does not fit the model; the log says so.
+def follower_of(model: LoadedModel, config: EngineConfig) -> Follower | None:
+    """What computes guesses for a model, ready to guess; None if nothing does.
 
     Raises:
-        ConfigError: its vocabulary is another one, or it generates no text.
-        HeddleError: it cannot be loaded; see `load_model`.
+        ConfigError: `draft` names a model that does not fit, or no extension can use it.
+        HeddleError: the draft model cannot be loaded; see `load_model`.
     """
-    from heddle.drafting.head import HeadDrafter
-    from heddle.drafting.model import DraftModel
-
-    head = model.executor.head
-    if not config.draft:
-        return None if head is None else HeadDrafter(head, config.slots)
-    from heddle.engine.loading import load_model, same_vocabulary
-
-    # The model has left a part of the KV cache; see `load_model`.
-    rest = config.kv_cache and max(1, config.kv_cache - model.executor.memory.bytes)
-    config = replace(config, tensor_parallel=1, devices="")
-    small = load_model(config.draft, replace(config, draft="", kv_cache=rest, speculation="off"))
-    same = same_vocabulary(small.tokenizer, model.tokenizer)
-    if not same or not small.shape.causal or small.executor.memory.snapshot_bytes:
-        small.close()
-        if not config.draft_required:
-            _log.info("%s runs without the draft model %s, %s", model.info.id, config.draft, _UNFIT)
-            return None
+    references = [one for extension in extensions().values() for one in extension.followers]
+    if config.draft and not references:
         raise ConfigError(
-            f"the draft model {config.draft} does not fit {model.info.id}, {_UNFIT}. Name a smaller"
-            " model of the same family",
+            f"no extension is installed that uses the draft model {config.draft!r}; leave it out",
             param="draft",
         )
-    return DraftModel(small.executor, config.slots)
+    for reference in references:
+        follower: Follower | None = refer(reference)(model, config)
+        if follower is not None:
+            return follower
+    return None

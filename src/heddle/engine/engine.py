@@ -15,13 +15,12 @@ from heddle.closing import Closing
 from heddle.config import DEFAULT_MODEL, EngineConfig
 from heddle.embedding import EmbeddingParams
 from heddle.engine.driven import DrivenSequence
-from heddle.engine.engrams import ModelEngrams
+from heddle.engine.engrams import EngramLibrary, ModelEngrams, open_engrams
 from heddle.engine.fingerprint import answers_fingerprint
 from heddle.engine.loading import load_model
 from heddle.engine.request import Ticket, prepare
 from heddle.engine.streams import AsyncStream, AsyncStreams, Collector, Inbox, Mailbox, Stream
 from heddle.engine.thread import EngineThread
-from heddle.engram.library import EngramLibrary
 from heddle.errors import ContextLengthError, InvalidRequestError, ModelFileError
 from heddle.executors.serving import served_config
 from heddle.sizes import gigabytes
@@ -429,9 +428,9 @@ def _engrams(
 ) -> ModelEngrams:
     """The tables for a model. Closes the model if a table of its own settings does not fit."""
     if shared is not None:
-        return ModelEngrams(shared, model)
+        return shared.of_model(model)
     try:
-        engrams = ModelEngrams(EngramLibrary.of(config), model)
+        engrams = open_engrams(config).of_model(model)
         engrams.library.check([engrams])
     except BaseException:
         model.close()

@@ -1,41 +1,29 @@
-"""What the engram tables of a request mean for one model."""
+"""What the core knows of engram tables: who opens them, and what they add to a request."""
 
 from __future__ import annotations
 
-from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from heddle.sampling_params import EngramForm
-from heddle.step import EngramBias
+from heddle.doors import extensions, refer
+from heddle.errors import ConfigError, InvalidRequestError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from heddle.config import EngineConfig
     from heddle.engine.loading import LoadedModel
-    from heddle.engram.library import EngramLibrary
     from heddle.sampling_params import SamplingParams
+    from heddle.step import EngramBias
 
 
-class ModelEngrams:
-    """The engram tables that requests to one model may name. Any thread may call all methods.
-
-    Attributes:
-        library: the tables, of all models of the process.
-    """
-
-    def __init__(self, library: EngramLibrary, model: LoadedModel) -> None:
-        self.library = library
-        self._model = model
+class ModelEngrams(Protocol):
+    """The tables that requests to one model may name. Any thread may call all methods."""
 
     @property
-    def model(self) -> str:
-        """The model's name, for errors."""
-        return self._model.info.id
-
-    @cached_property
-    def fingerprint(self) -> bytes:
-        """The fingerprint of the model's vocabulary. Computing it takes 0.1 s."""
-        from heddle.engram.format import vocabulary_fingerprint  # it loads numpy
-
-        return vocabulary_fingerprint(self._model.tokenizer.vocabulary_entries())
+    def library(self) -> EngramLibrary:
+        """The tables, of all models of the process."""
+        ...
 
     def bias(self, params: SamplingParams) -> EngramBias | None:
         """The bias that `params` ask for; None if they name no table.
@@ -43,23 +31,70 @@ class ModelEngrams:
         Raises:
             InvalidRequestError: a table is unknown, or was built for another vocabulary.
         """
+        ...
+
+
+class EngramLibrary(Protocol):
+    """The open tables of a process, by the names that requests use."""
+
+    def of_model(self, model: LoadedModel) -> ModelEngrams:
+        """The tables as requests to `model` may name them."""
+        ...
+
+    def load(self, name: str, path: Path, models: Sequence[ModelEngrams] | None = None) -> object:
+        """Open the table at `path` under `name`. It replaces a table of that name.
+
+        Raises:
+            ConfigError: the name is none, or the table fits none of the models.
+            EngramError, EngramFileError: the file cannot be read, or is damaged.
+        """
+        ...
+
+    def check(self, models: Sequence[ModelEngrams]) -> None:
+        """Check that each table fits one of these models.
+
+        Raises:
+            ConfigError: a table fits none; names both fingerprints.
+        """
+        ...
+
+
+def open_engrams(config: EngineConfig) -> EngramLibrary:
+    """The tables of the settings.
+
+    Raises:
+        ConfigError: a setting is wrong, or no extension opens tables.
+        EngramError, EngramFileError: a table cannot be read, or is damaged.
+    """
+    for extension in extensions().values():
+        if extension.engrams:
+            library: EngramLibrary = refer(extension.engrams).of(config)
+            return library
+    if config.engram:
+        raise ConfigError(_MISSING, param="engram")
+    return _NoEngrams()
+
+
+_MISSING = "no extension is installed that opens engram tables; leave `engram` out"
+
+
+class _NoEngrams:
+    """The library, and the tables of each model, where no extension opens any."""
+
+    @property
+    def library(self) -> EngramLibrary:
+        return self
+
+    def of_model(self, model: LoadedModel) -> ModelEngrams:
+        return self
+
+    def bias(self, params: SamplingParams) -> EngramBias | None:
         if not params.engram:
             return None
-        tables = tuple((self.library.find(one.name, self), one.weight) for one in params.engram)
-        alpha = self.library.alpha if params.engram_alpha is None else params.engram_alpha
-        opening, closing = ((), ()) if params.engram_in_reasoning else self._marks
-        literal = params.engram_form is EngramForm.LITERAL
-        return EngramBias(tables, alpha, literal, opening, closing)
+        raise InvalidRequestError(_MISSING, param="engram")
 
-    @cached_property
-    def _marks(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The tokens of the marks of reasoning; empty for a model without."""
-        template = self._model.template
-        if template is None or template.dialect.marks is None:
-            return (), ()
-        encode = self._model.tokenizer.encode
-        marks = template.dialect.marks
-        opening, closing = (
-            tuple(encode(mark, add_special=False, continues=True)) for mark in marks
-        )
-        return opening, closing
+    def load(self, name: str, path: Path, models: Sequence[ModelEngrams] | None = None) -> object:
+        raise ConfigError(_MISSING, param="engram")
+
+    def check(self, models: Sequence[ModelEngrams]) -> None:
+        """Nothing to do: there are no tables."""

@@ -330,7 +330,7 @@ def _beside_draft(
 ) -> EngineConfig:
     """The settings of a model. If it has a draft model, it leaves a part of `kv_cache` to it.
 
-    Then both hold as many tokens. `draft_model` gives the draft model its part.
+    Then both hold as many tokens. the extension `drafters` gives the draft model its part.
     """
     from heddle.executors.serving import position_elements
     from heddle.models.registry import build, family_of
@@ -342,7 +342,7 @@ def _beside_draft(
     found = find_model(config.draft, place=hub_place(config))
     with open_checkpoint(found.path, found.base, family_of) as small:
         if not same_vocabulary(Tokenizer.of(small.tokenizer()), tokenizer):
-            return config  # `draft_model` refuses it, or leaves it out
+            return config  # the extension `drafters` refuses it, or leaves it out
         own, other = position_elements(build(checkpoint)), position_elements(build(small))
     return replace(config, kv_cache=config.kv_cache * own // max(1, own + other))
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from heddle.cache.manager import CacheManager
 from heddle.disk.tier import PATIENCE
@@ -19,7 +19,7 @@ from heddle.engine.activity import Activity
 from heddle.engine.admission import Admission
 from heddle.engine.delivery import Delivery
 from heddle.engine.disk import open_disk_tier
-from heddle.engine.drafters import draft_model, drafters
+from heddle.engine.drafters import drafters, follower_of
 from heddle.engine.gate import Gate
 from heddle.engine.health import Poison, poison_of
 from heddle.engine.patience import Patience
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from heddle.config import EngineConfig
-    from heddle.drafting.follower import Follower
+    from heddle.engine.drafters import Follower
     from heddle.engine.loading import LoadedModel
     from heddle.engine.turns import Turns
     from heddle.scheduler.outcomes import TokenEvent
@@ -83,9 +83,9 @@ class EngineLoop:
             disk=open_disk_tier(model, config, self.wakeup.notify),
         )
         self._pace = Pace(config.max_gap_ms / 1e3 or None, prefer_decode=config.prefer_decode)
-        self._draft = draft_model(model, config)
+        self._follower = follower_of(model, config)
         self.speculator = Speculator(
-            drafters(self._draft),
+            drafters(self._follower),
             self._pace,
             Speculation.MOST,
             default=config.speculation == "auto",
@@ -158,8 +158,8 @@ class EngineLoop:
             except Exception:
                 _log.exception("the prefix cache was not closed properly")
         self.model.close()
-        if self._draft is not None:
-            self._draft.close()
+        if self._follower is not None:
+            self._follower.close()
 
     def _release_all(self) -> None:
         with self.gate.lock:
@@ -173,8 +173,8 @@ class EngineLoop:
         """
         if self._device_problem is not None and self._ahead is None:
             raise self._fail(self._running, Poison(f"the device failed: {self._device_problem}"))
-        if self._draft is not None and any(self.scheduler.slots):
-            self._advance(self._draft)
+        if self._follower is not None and any(self.scheduler.slots):
+            self._advance(self._follower)
         self._enter(Phase.PLANNING)
         with self.gate.lock:
             self._take_cancels()
@@ -222,12 +222,12 @@ class EngineLoop:
         self._take_turn()
         return not self.gate.closed or (self.gate.drain and self.scheduler.busy)
 
-    def _advance(self, draft: Follower[Any]) -> None:
+    def _advance(self, follower: Follower) -> None:
         """Let the draft model or the prediction head guess, in this thread, without the lock."""
         if self.turn is not None:
             self.turn.take()
         self._enter(Phase.COMPUTING)
-        draft.advance(self.scheduler.slots, self.speculator)
+        follower.advance(self.scheduler.slots, self.speculator)
         self._give_turn()
 
     def _wait(self, phase: Phase, timeout: float | None = None) -> None:
@@ -305,8 +305,8 @@ class EngineLoop:
         allowance = step_allowance(plan, self._pace)
         self._enter(Phase.COMPUTING, allowance)
         try:
-            if self._draft is not None:
-                plan = self._draft.ask(plan, self.scheduler.slots, self.speculator)
+            if self._follower is not None:
+                plan = self._follower.ask(plan, self.scheduler.slots, self.speculator)
             if not goes_on:
                 self.model.executor.submit(plan)
             self._ahead = None
@@ -331,8 +331,8 @@ class EngineLoop:
         except Exception as cause:
             self._deliver()  # in case `submit` failed, before the delivery above
             raise self._fail_step(plan, cause) from cause
-        if self._draft is not None:
-            self._draft.note(result)
+        if self._follower is not None:
+            self._follower.note(result)
         self.delivery.computed_at = computed_at = time.perf_counter()
         if is_logged:
             step_log.log_step(self._step_number, plan, computed_at - began)
@@ -365,7 +365,7 @@ class EngineLoop:
     def _run_ahead(self) -> None:
         """Submit the next step before the result of this one, if nothing could change the plan."""
         wanted = self.turn is not None and self.turn.is_wanted
-        if wanted or not self.model.executor.runs_ahead or self._draft is not None:
+        if wanted or not self.model.executor.runs_ahead or self._follower is not None:
             return
         with self.gate.lock:
             plan = None if self.gate.closed else self.scheduler.schedule_ahead()

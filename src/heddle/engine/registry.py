@@ -31,10 +31,10 @@ from weakref import finalize, ref
 from heddle.closing import Closing
 from heddle.config import EngineConfig, RegistryConfig
 from heddle.engine.engine import Engine
+from heddle.engine.engrams import open_engrams
 from heddle.engine.model_entry import Entry
 from heddle.engine.model_status import LoadProgress, ModelState, ModelStatus
 from heddle.engine.turns import Turns
-from heddle.engram.library import EngramLibrary
 from heddle.errors import (
     EngineClosedError,
     HeddleError,
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from heddle.engram.library import OpenEngram
+    from heddle.engine.engrams import EngramLibrary
     from heddle.weights.progress import Progress
 
 _log = logging.getLogger(__name__)
@@ -90,7 +90,7 @@ class Registry(Closing):
             EngramError, EngramFileError: a table cannot be read, or is damaged.
         """
         self.config = config
-        self.engrams = EngramLibrary.of(engine) if engrams is None else engrams
+        self.engrams = open_engrams(engine) if engrams is None else engrams
         self.default = ""
         self.engine_config = engine
         self._allowed = AllowedModels(
@@ -234,7 +234,7 @@ class Registry(Closing):
 
     # --- engram tables ---------------------------------------------------------------------------
 
-    def load_engram(self, name: str, path: str) -> OpenEngram:
+    def load_engram(self, name: str, path: str) -> object:
         """Open an engram table that a client names. It replaces a table of that name.
 
         Raises:

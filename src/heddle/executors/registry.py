@@ -1,58 +1,31 @@
-"""The table of devices: one row per device, with the module that makes its executor.
+"""The devices, and the function that loads a model for one of them.
 
-`loader` imports a module only when a model is loaded for its device.
+`loader` imports the code of a device only when a model is loaded for it.
 """
 
 from __future__ import annotations
 
-import importlib
-from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, Protocol
 
+from heddle.doors import Device, extensions, refer
 from heddle.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import ModuleType
 
     from heddle.config import EngineConfig
     from heddle.step import Executor
     from heddle.weights.checkpoint import Checkpoint
 
 
-@dataclass(frozen=True, slots=True)
-class Device:
-    """A row of the table.
-
-    Attributes:
-        module: has a function `load` with the signature of :class:`Load`. With an extra, it also
-            has `check_device`, which raises ConfigError if this machine has no such device.
-        extra: the extra of the package that the module needs; empty: none.
-        is_numbered: whether a name may end with the number of one of several such devices.
-        has_ranks: whether several processes may compute a model together. Then the module also has
-            `load_rank`, which makes a :class:`heddle.executors.ranks.child.Follower`.
-        own_process: whether the device runs in a process of its own, because it may fail in a way
-            that only a new process mends. Then `load` makes a
-            :class:`heddle.executors.process.child.GuestExecutor`.
-    """
-
-    module: str
-    extra: str = ""
-    is_numbered: bool = False
-    has_ranks: bool = False
-    own_process: bool = False
-
-
-DEVICES = {
-    "cpu": Device("heddle.executors.cpu.load"),
-    "reference": Device("heddle.testing.reference_load"),
-    "torch": Device("heddle.executors.torch.load", "torch", has_ranks=True),
-    "cuda": Device(
-        "heddle.executors.torch.load", "cuda", is_numbered=True, has_ranks=True, own_process=True
-    ),
-}
-"""Devices by name."""
+@cache
+def devices() -> dict[str, Device]:
+    """Devices by name: the processor, and those of extensions."""
+    known = {"cpu": Device("heddle.executors.cpu.load:load")}
+    for extension in extensions().values():
+        known |= extension.devices
+    return known
 
 
 class Load(Protocol):
@@ -83,20 +56,15 @@ def loader(device: str) -> Load:
         ConfigError: there is no such device, or what it needs is not installed.
     """
     name, colon, number = device.partition(":")
-    row = DEVICES.get(name)
+    row = devices().get(name)
     if row is None or (colon and not (row.is_numbered and number.isdecimal())):
         raise ConfigError(
-            f"device {device!r} is unknown; use one of: {', '.join(DEVICES)}", param="device"
+            f"device {device!r} is unknown; use one of: {', '.join(devices())}", param="device"
         )
-    module = _module(device, row)
-    if row.extra:
-        module.check_device(device)
-    if row.own_process:
-        from heddle.executors.process.load import load_in_process  # it loads the native module
-
-        return partial(load_in_process, row.module)
-    load: Load = module.load
-    return load
+    load: Load = _imported(device, row)
+    if row.check:
+        refer(row.check)(device)
+    return partial(refer(row.host), row.load) if row.host else load
 
 
 def check_ranks(config: EngineConfig) -> None:
@@ -106,16 +74,17 @@ def check_ranks(config: EngineConfig) -> None:
         ConfigError: the device has no ranks, or `devices` does not name one GPU for each rank.
     """
     ranks, (name, colon, _) = config.tensor_parallel, config.device.partition(":")
+    row = devices()[name]
     if ranks == 1 and not config.devices:
         return
-    if ranks > 1 and not DEVICES[name].has_ranks:
-        able = ", ".join(name for name, row in DEVICES.items() if row.has_ranks)
+    if ranks > 1 and not row.has_ranks:
+        able = ", ".join(name for name, one in devices().items() if one.has_ranks)
         raise ConfigError(
             f"tensor_parallel {ranks} does not run on device {config.device!r}; use one of: {able}",
             param="tensor_parallel",
         )
     numbers = [number.strip() for number in config.devices.split(",")] if config.devices else []
-    if numbers and (not DEVICES[name].is_numbered or colon):
+    if numbers and (not row.is_numbered or colon):
         raise ConfigError(
             f"devices {config.devices!r} needs a device whose number is open, such as cuda, not"
             f" {config.device!r}",
@@ -137,9 +106,9 @@ def check_ranks(config: EngineConfig) -> None:
         )
 
 
-def _module(device: str, row: Device) -> ModuleType:
+def _imported(device: str, row: Device) -> Any:
     try:
-        return importlib.import_module(row.module)
+        return refer(row.load)
     except ModuleNotFoundError as error:
         if not row.extra or error.name != "torch":
             raise

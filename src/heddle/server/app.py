@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 from starlette.routing import Route
 
 from heddle.config import ServerConfig
+from heddle.doors import extensions, refer
 from heddle.engine.backlog import Backlog
-from heddle.server.api import anthropic, llamacpp, native, ollama, openai, vllm
+from heddle.server.api import native, openai
 from heddle.server.generate.dispatch import Dispatcher
 from heddle.server.generate.service import Service
 from heddle.server.generate.vendor_fields.table import CONSTRAINTS
@@ -31,9 +32,13 @@ if TYPE_CHECKING:
 
     from heddle.engine import Engine
     from heddle.engine.registry import Registry
+    from heddle.server.generate.api import Api
 
 
-APIS = (openai.API, anthropic.API, ollama.API, llamacpp.API, vllm.API, native.API)
+def apis() -> list[Api]:
+    """OpenAI's API, Heddle's own, and those of extensions."""
+    others = [refer(one) for extension in extensions().values() for one in extension.apis]
+    return [openai.API, native.API, *others]
 
 
 def create_app(registry: Registry, config: ServerConfig | None = None) -> FastAPI:
@@ -46,7 +51,8 @@ def create_app(registry: Registry, config: ServerConfig | None = None) -> FastAP
     registry.on_loaded(_prepare)
     service = Service(registry, config, Backlog(config.backlog), Bodies(config, CONSTRAINTS))
     dispatcher = Dispatcher(service)
-    routers = [(router, api) for api in APIS for router in api.routes(service, dispatcher)]
+    served_apis = apis()
+    routers = [(router, api) for api in served_apis for router in api.routes(service, dispatcher)]
     served = [
         (route, api)
         for router, api in routers
@@ -73,7 +79,7 @@ def create_app(registry: Registry, config: ServerConfig | None = None) -> FastAP
     if service.config.cors:  # outside of the keys: a browser's preflight request has no key
         app.add_middleware(Cors, origins=service.config.cors)
     shapes = [(route.path, api.errors) for route, api in served]
-    shapes += [(path, api.errors) for api in APIS for path in api.unserved]
+    shapes += [(path, api.errors) for api in served_apis for path in api.unserved]
     app.add_middleware(errors.ChooseErrorShape, shapes=shapes)
     # Outside of the keys and of the error shapes, because they compare paths with routes.
     own = [route for router, _ in routers for route in router.routes]

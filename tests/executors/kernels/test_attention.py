@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from programs import ISA_LEVELS, attention
 
 from heddle import _native
+from heddle.extensions.reference.ops import as_kept
 from heddle.state import PAGE_TOKENS
-from heddle.testing.reference_ops import as_kept
 
 every_type = pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from programs import F32, ISA_LEVELS, NO_BIAS, Bench, as_bytes
 
+from heddle.extensions.reference.ops import ExpertStack, ReferenceOps, route
 from heddle.models.ops import ExpertSpec, ExpertWeights
-from heddle.testing.reference_ops import ExpertStack, ReferenceOps, route
 from heddle.weights.tensor_types import TensorType, dequantize
 from tensor_blocks import FLOATS, QUANTISED, random_matrix
 

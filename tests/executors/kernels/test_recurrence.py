@@ -9,8 +9,8 @@ import pytest
 
 from executors.kernels.programs import ISA_LEVELS, NOTHING, Bench, ints
 from heddle import _native
+from heddle.extensions.reference.ops import ReferenceOps, SequenceCache, SequenceChunk, Weight
 from heddle.models.ops import LinearAttentionSpec, StatePlace
-from heddle.testing.reference_ops import ReferenceOps, SequenceCache, SequenceChunk, Weight
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

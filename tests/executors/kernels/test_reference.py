@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from gguf_writer import Tensor, write_gguf
 from heddle.errors import ModelFileError
-from heddle.models.ops import AttentionSpec, RopeSpec
-from heddle.testing.reference_ops import (
+from heddle.extensions.reference.ops import (
     ReferenceLoader,
     ReferenceOps,
     SequenceCache,
@@ -22,6 +21,7 @@ from heddle.testing.reference_ops import (
     Weight,
     as_kept,
 )
+from heddle.models.ops import AttentionSpec, RopeSpec
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 from heddle.weights.tensor_types import TensorType, dequantize
 

@@ -10,7 +10,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from conftest import Running
+    from fake_server import Running
 
 COMPLETION = ("/v1/completions", {"prompt": "the sea is blue"})
 CHAT = ("/v1/chat/completions", {"messages": [{"role": "user", "content": "the sea is blue"}]})

@@ -13,7 +13,7 @@ from patience import PATIENCE
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from conftest import Running
+    from fake_server import Running
 
 BODY = {"prompt": "hello", "n": 3, "seed": 1, "max_tokens": 400, "ignore_eos": True}
 

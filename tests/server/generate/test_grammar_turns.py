@@ -21,7 +21,7 @@ from patience import PATIENCE
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from conftest import Running
+    from fake_server import Running
 
 
 def sent_by(client: str, leaves: threading.Event | None = None) -> Request:

@@ -11,7 +11,7 @@ from heddle.errors import GrammarError
 from heddle.text.constrained.grammar import GrammarCompiler
 
 if TYPE_CHECKING:
-    from conftest import Running
+    from fake_server import Running
     from heddle.grammars import Grammar
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "null"}}}

@@ -17,7 +17,7 @@ from patience import PATIENCE
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from conftest import Running
+    from fake_server import Running
 
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),

@@ -12,17 +12,17 @@ import pytest
 from pydantic import ValidationError
 
 from fake_model import FakeTokenizer
+from heddle.extensions.anthropic.schemas import MessagesRequest
+from heddle.extensions.llamacpp.infill import InfillRequest
 from heddle.parameters import Integer, Number, Parameter
 from heddle.sampling_params import PARAMETERS, SamplingParams, Stage
-from heddle.server.api.anthropic.schemas import MessagesRequest
-from heddle.server.api.llamacpp.infill import InfillRequest
 from heddle.server.api.openai.response_schemas import ResponsesRequest
 from heddle.server.api.openai.schemas import ChatRequest, CompletionRequest
 from heddle.server.generate.parameters import parameters_of
 from patience import PATIENCE
 
 if TYPE_CHECKING:
-    from conftest import Running
+    from fake_server import Running
     from heddle.server.generate.parameters import SamplingSchema
 
 ASKED = {"role": "user", "content": "x"}

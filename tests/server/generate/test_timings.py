@@ -9,7 +9,7 @@ from heddle.outputs import Usage
 from heddle.server.generate.usage import timings
 
 if TYPE_CHECKING:
-    from conftest import Running
+    from fake_server import Running
 
 FIELDS = {
     "cache_n",

@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from heddle.extensions.anthropic import schemas as messages
+from heddle.extensions.llamacpp import completion, infill
+from heddle.extensions.llamacpp.apply_template import ApplyTemplateRequest
+from heddle.extensions.llamacpp.embedding import NativeEmbeddingRequest
+from heddle.extensions.ollama import schemas as ollama
+from heddle.extensions.ollama.administration import DeleteRequest, PullRequest
+from heddle.extensions.ollama.embeddings import EmbeddingRequest as OlderEmbeddingRequest
+from heddle.extensions.ollama.embeddings import EmbedRequest
+from heddle.extensions.ollama.models import ShowRequest
+from heddle.extensions.vllm import rerank, tokenize
 from heddle.parameters import Api
 from heddle.sampling_params import PARAMETERS
-from heddle.server.api.anthropic import schemas as messages
-from heddle.server.api.llamacpp import completion, infill
-from heddle.server.api.llamacpp.apply_template import ApplyTemplateRequest
-from heddle.server.api.llamacpp.embedding import NativeEmbeddingRequest
-from heddle.server.api.ollama import schemas as ollama
-from heddle.server.api.ollama.administration import DeleteRequest, PullRequest
-from heddle.server.api.ollama.embeddings import EmbeddingRequest as OlderEmbeddingRequest
-from heddle.server.api.ollama.embeddings import EmbedRequest
-from heddle.server.api.ollama.models import ShowRequest
 from heddle.server.api.openai import embeddings, response_schemas, schemas
-from heddle.server.api.vllm import rerank, tokenize
 from heddle.server.generate import chat_fields, fields
 from heddle.server.generate.vendor_fields.row import Outcome
 from heddle.server.generate.vendor_fields.table import CONSTRAINTS, VENDORS, rows_of
@@ -27,7 +27,7 @@ from heddle.server.http.hints import HEADER
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-    from conftest import Running
+    from fake_server import Running
     from heddle.server.generate.vendor_fields.row import Row
 
 OWN = {"open_schemas"}

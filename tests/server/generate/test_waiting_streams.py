@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     import httpx
 
-    from conftest import Running
+    from fake_server import Running
 
 PROMPT = "a" * 40
 COMMENT = ": waiting"

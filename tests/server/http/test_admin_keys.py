@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from conftest import Running
+    from fake_server import Running
 
 USER, BOSS = "sk-user-31", "sk-boss-77"
 ADMIN_ROUTES = {

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from conftest import Running
+    from fake_server import Running
 
 ONE, OTHER = "sk-one-8d1f", "sk-other-77aa"
 PROMPT = "the sea is blue"

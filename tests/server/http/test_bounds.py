@@ -27,7 +27,7 @@ from patience import PATIENCE
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from conftest import Running
+    from fake_server import Running
 
 LONG = {
     "messages": [{"role": "user", "content": "hello"}],

@@ -20,7 +20,7 @@ from patience import PATIENCE
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from conftest import Running
+    from fake_server import Running
 
 KEY = "sk-1"
 CHUNKED = b"Transfer-Encoding: chunked\r\n"

@@ -16,7 +16,7 @@ from heddle.server.http.access import OPEN_PATHS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from conftest import Running
+    from fake_server import Running
 
 COMPONENTS = "#/components/schemas/"
 

@@ -19,7 +19,7 @@ from patience import PATIENCE
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from conftest import Running
+    from fake_server import Running
 
 
 STAYS: dict[str, Any] = {"prompt": "hello", "max_tokens": 20, "ignore_eos": True, "seed": 5}

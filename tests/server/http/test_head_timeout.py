@@ -14,7 +14,7 @@ from patience import PATIENCE
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from conftest import Running
+    from fake_server import Running
 
 HEALTH = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
 

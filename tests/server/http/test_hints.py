@@ -13,7 +13,7 @@ from heddle.server.http.hints import HEADER
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from conftest import Running
+    from fake_server import Running
 
 ASKED: list[Any] = [{"role": "user", "content": "hello"}]
 SEEDED = {"seed": 1, "ignore_eos": True}

@@ -15,7 +15,7 @@ from heddle.server.http.schema import Schema
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from conftest import Running
+    from fake_server import Running
 
 MESSAGE = {"role": "user", "content": "hello"}
 CHAT: dict[str, Any] = {"messages": [MESSAGE], "max_tokens": 2}

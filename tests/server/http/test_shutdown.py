@@ -24,7 +24,7 @@ from patience import PATIENCE
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from conftest import Running
+    from fake_server import Running
 
 BODY = {"prompt": "hello", "max_tokens": 9, "ignore_eos": True, "stream": True}
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from conftest import Running
+    from fake_server import Running
 
 BODY = {"prompt": "the sea", "max_tokens": 20, "ignore_eos": True, "seed": 1}
 

@@ -9,7 +9,7 @@ import pytest
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from conftest import Running
+    from fake_server import Running
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from conftest import Running
+    from fake_server import Running
 
 PROMPT = "the sea is blue and the sky is as well"
 STATS, SWITCH = "/v1/prefix_cache_stats", "/v1/prefix_cache"

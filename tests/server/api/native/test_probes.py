@@ -12,7 +12,7 @@ from heddle.engine.health import Health, HealthState, Poison
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from conftest import Running
+    from fake_server import Running
 
 POISON = Poison("step 3 failed: no device")
 

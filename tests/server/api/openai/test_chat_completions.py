@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from conftest import Running
+    from fake_server import Running
 
 MESSAGES: Any = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hello"}]
 PROMPT = FakeTokenizer().encode(FakeTemplate().render(MESSAGES))

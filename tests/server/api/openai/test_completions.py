@@ -13,7 +13,7 @@ from heddle.sampling_params import SamplingParams
 from heddle.server.api.openai.completion_writers import likeliest
 
 if TYPE_CHECKING:
-    from conftest import Running
+    from fake_server import Running
 
 HELLO = FakeTokenizer().encode("hello")
 

@@ -19,7 +19,7 @@ from heddle.server.generate.vectors import Gathering
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from conftest import Running
+    from fake_server import Running
 
 HELLO = FakeTokenizer().encode("hello")
 

@@ -15,7 +15,7 @@ from heddle.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from conftest import Running
+    from fake_server import Running
 
 ASKED = [{"role": "user", "content": "hello"}]
 BODIES: dict[str, Any] = {

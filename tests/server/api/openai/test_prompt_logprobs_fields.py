@@ -11,7 +11,7 @@ from fake_model import PIECES, FakeTokenizer, text_of
 from heddle.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
-    from conftest import Running
+    from fake_server import Running
 
 HELLO = FakeTokenizer().encode("hello")
 

@@ -16,7 +16,7 @@ from patience import PATIENCE
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from conftest import Running
+    from fake_server import Running
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 2}
 COMPLETION = {"prompt": "hello", "max_tokens": 2}

@@ -15,7 +15,7 @@ from heddle.text.constrained.grammar import GrammarCompiler
 from patience import PATIENCE
 
 if TYPE_CHECKING:
-    from conftest import Running
+    from fake_server import Running
     from heddle.grammars import Grammar
 
 CHAT = {"messages": [{"role": "user", "content": "hello"}], "seed": 1}

@@ -16,7 +16,7 @@ from heddle.sampling_params import SamplingParams
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from conftest import Running
+    from fake_server import Running
 
 SEEDED = {"seed": 1, "ignore_eos": True}
 BODY: dict[str, Any] = {"model": "fake", "input": "hello", "max_output_tokens": 8} | SEEDED

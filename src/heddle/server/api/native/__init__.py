@@ -1,10 +1,10 @@
-"""Heddle's own API: models, health, metrics, slots, the prefix cache and engram tables."""
+"""Heddle's own API: models, health, metrics, slots and the prefix cache."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from heddle.server.api.native import admin, engrams, models, prefix_cache, probes
+from heddle.server.api.native import admin, models, prefix_cache, probes
 from heddle.server.generate.api import Api
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ def _routes(service: Service, _dispatcher: Dispatcher) -> list[APIRouter]:
         admin.routes(service),
         probes.routes(service),
         prefix_cache.routes(service),
-        engrams.routes(service),
     ]
 
 

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 def routes(service: Service) -> APIRouter:
     """The routes of one service."""
     router = APIRouter()
-    llamacpp = service.config.metric_names == "llamacpp"
-    exported = Metrics(service.registry, service.backlog, llamacpp=llamacpp)
+    exported = Metrics(service.registry, service.backlog, service.config)
     started = {"process-start-time-unix": str(int(time.time()))}  # llama.cpp's header
 
     @router.get("/health", responses={503: {"description": "The engine has stopped or failed."}})

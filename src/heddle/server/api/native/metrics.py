@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_late
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from heddle.server.api.native.llamacpp_metrics import LlamaCppCollector
+from heddle.doors import extensions, refer
 from heddle.server.api.native.metric_table import (
     BACKLOG_ROWS,
     DISK_ROWS,
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from prometheus_client.core import Metric
 
+    from heddle.config import ServerConfig
     from heddle.engine import Engine
     from heddle.engine.backlog import Backlog
     from heddle.engine.registry import Registry
@@ -59,8 +60,8 @@ HISTOGRAMS = {
 class Metrics:
     """All metrics of a registry's models and of their server, in a separate registry."""
 
-    def __init__(self, models: Registry, backlog: Backlog, *, llamacpp: bool = False) -> None:
-        """`llamacpp` says whether to export llama.cpp's metrics, too."""
+    def __init__(self, models: Registry, backlog: Backlog, config: ServerConfig) -> None:
+        """Extensions may export metrics of their own."""
         self._registry = CollectorRegistry()
         self._histograms = {
             key: Histogram(name, text, (LABEL,), buckets=buckets, registry=self._registry)
@@ -70,8 +71,8 @@ class Metrics:
             "heddle_server_tasks", "Tasks of the server's event loop.", registry=self._registry
         )
         self._registry.register(SnapshotCollector(models, backlog))
-        if llamacpp:
-            self._registry.register(LlamaCppCollector(models))
+        for collector in _collectors(models, config):
+            self._registry.register(collector)
         models.on_loaded(self._observe)
 
     def _observe(self, model: str, engine: Engine) -> None:
@@ -127,6 +128,14 @@ class SnapshotCollector(Collector):
         yield from _of_models(MODEL_ROWS, {one.name: one for one in self._models.status()})
         for row in BACKLOG_ROWS:
             yield _family(row, (), [((), row.value(self._backlog))])
+
+
+def _collectors(models: Registry, config: ServerConfig) -> Iterator[Collector]:
+    """The collectors of extensions."""
+    for extension in extensions().values():
+        for reference in extension.collectors:
+            if (collector := refer(reference)(models, config)) is not None:
+                yield collector
 
 
 def _of_models(rows: Iterable[Row[T]], sources: Mapping[str, T]) -> Iterator[Metric]:

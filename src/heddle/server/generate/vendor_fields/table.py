@@ -11,15 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional, TypeVar
 
 from pydantic import BaseModel, Field, create_model
 
-from heddle.server.generate.vendor_fields import (
-    anthropic,
-    llamacpp,
-    ollama,
-    openai,
-    sglang,
-    tei,
-    vllm,
-)
+from heddle.doors import extensions, refer
+from heddle.server.generate.vendor_fields import openai
 from heddle.server.generate.vendor_fields.row import Outcome
 from heddle.server.http.fields import only
 from heddle.server.http.hints import hint
@@ -32,14 +25,10 @@ if TYPE_CHECKING:
 
 S = TypeVar("S", bound=BaseModel)
 
-VENDORS: Mapping[str, tuple[Row, ...]] = {
-    "OpenAI": openai.ROWS,
-    "Anthropic": anthropic.ROWS,
-    "vLLM": vllm.ROWS,
-    "llama.cpp": llamacpp.ROWS,
-    "SGLang": sglang.ROWS,
-    "Ollama": ollama.ROWS,
-    "Text Embeddings Inference": tei.ROWS,
+VENDORS: Mapping[str, tuple[Row, ...]] = {"OpenAI": openai.ROWS} | {
+    vendor: refer(rows)
+    for extension in extensions().values()
+    for vendor, rows in extension.fields.items()
 }
 """The rows by the vendor that documents the field. A field of several vendors has one row."""
 

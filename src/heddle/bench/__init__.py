@@ -1,1 +1,0 @@
-"""Measuring speed: the engine in this process, or servers over HTTP, side by side."""

@@ -1,0 +1,125 @@
+"""The doors of the core: what an extension may bring, and which extensions there are.
+
+An extension is a package with a value `EXTENSION`. Heddle's own are the packages in
+`heddle/extensions`; other packages name theirs as an entry point of the group `heddle`. The core
+imports no extension by its name, and it runs without any.
+
+What an extension brings is named by a reference, a text `module:name`. The core imports it when it
+is first used, so that an extension that nobody uses costs no time and needs no package.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import pkgutil
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any
+
+from heddle.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from importlib.metadata import EntryPoint
+
+_OWN = "heddle.extensions"
+_GROUP = "heddle"
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device that computes models.
+
+    Attributes:
+        load: reference of a function with the signature of
+            :class:`heddle.executors.registry.Load`.
+        check: reference of a function that takes the device's name and raises ConfigError if this
+            machine has no such device; empty: every machine has it.
+        host: reference of a function that takes `load` and the arguments of
+            :class:`heddle.executors.registry.Load`, for a device that runs in a process of its own
+            because it may fail in a way that only a new process mends; empty: it runs in this one.
+        extra: the extra of the package that the device needs; empty: none.
+        is_numbered: whether a name may end with the number of one of several such devices.
+        has_ranks: whether several processes may compute a model together.
+    """
+
+    load: str
+    check: str = ""
+    host: str = ""
+    extra: str = ""
+    is_numbered: bool = False
+    has_ranks: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extension:
+    """What one package brings. All texts but keys are references.
+
+    Attributes:
+        devices: devices by name.
+        apis: values of :class:`heddle.server.generate.api.Api`.
+        fields: rows of request fields (`heddle.server.generate.vendor_fields.row.Row`), by the
+            vendor that documents them.
+        collectors: functions that take a registry of models and the server's settings, and return
+            a collector of Prometheus, or None.
+        commands: functions or Typer groups, by the name of the command.
+        drafters: functions that take a sequence and return a
+            :class:`heddle.scheduler.guessing.Drafter`, or None, by the name of the drafter.
+        followers: functions that take a loaded model and its settings and return a
+            :class:`heddle.engine.drafters.Follower`, or None.
+        engrams: a class with the methods of :class:`heddle.engine.engrams.Library`; empty: none.
+    """
+
+    devices: Mapping[str, Device] = field(default_factory=dict)
+    apis: Sequence[str] = ()
+    fields: Mapping[str, str] = field(default_factory=dict)
+    collectors: Sequence[str] = ()
+    commands: Mapping[str, str] = field(default_factory=dict)
+    drafters: Mapping[str, str] = field(default_factory=dict)
+    followers: Sequence[str] = ()
+    engrams: str = ""
+
+
+@cache
+def extensions() -> Mapping[str, Extension]:
+    """All extensions by name: Heddle's own, then those of other packages, each in order of name.
+
+    Raises:
+        ConfigError: an entry point cannot be imported or is no extension.
+    """
+    found = {name: refer(f"{_OWN}.{name}:EXTENSION") for name in _own_names()}
+    for point in sorted(entry_points(group=_GROUP), key=lambda point: point.name):
+        found[point.name] = _of_another_package(point)
+    return found
+
+
+def refer(reference: str) -> Any:
+    """What the text `module:name` names. Raises ImportError or AttributeError."""
+    module, _, name = reference.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def _own_names() -> Iterator[str]:
+    if importlib.util.find_spec(_OWN) is not None:  # None in a copy of the core alone
+        package = importlib.import_module(_OWN)
+        yield from sorted(module.name for module in pkgutil.iter_modules(package.__path__))
+
+
+def _of_another_package(point: EntryPoint) -> Extension:
+    package = point.dist.name if point.dist is not None else point.value
+    try:
+        extension = point.load()
+    except Exception as error:
+        raise ConfigError(
+            f"the extension {point.name!r} of package {package!r} cannot be imported:"
+            f" {type(error).__name__}: {error}. Update the package, or uninstall it"
+        ) from error
+    if not isinstance(extension, Extension):
+        raise ConfigError(
+            f"the entry point {point.name!r} of package {package!r} is a"
+            f" {type(extension).__name__}, not an extension of Heddle. Update the package, or"
+            " uninstall it"
+        )
+    return extension

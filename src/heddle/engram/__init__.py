@@ -1,1 +1,0 @@
-"""Engram tables: which tokens followed which n-grams in some texts, in files."""

@@ -1,1 +1,0 @@
-"""The executor on torch tensors: device `torch` is torch's CPU build, device `cuda` a GPU."""

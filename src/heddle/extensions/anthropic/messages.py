@@ -1,0 +1,225 @@
+"""Anthropic's API: `/v1/messages` and `/v1/messages/count_tokens`.
+
+If the last message is the assistant's, the answer continues it.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel
+from starlette.responses import Response  # noqa: TC002  FastAPI reads annotations of routes
+
+from heddle.errors import InvalidRequestError
+from heddle.extensions.anthropic.schemas import (
+    Conversation,
+    CountRequest,
+    MessagesRequest,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+)
+from heddle.extensions.anthropic.writer import MessageWriter
+from heddle.grammars import Grammar
+from heddle.server.generate.chat import chat_request, joined
+from heddle.server.generate.parameters import sampling_params
+from heddle.server.generate.reasoning import ReasoningFields
+from heddle.server.generate.request import GenerationRequest
+from heddle.server.generate.tools import Chosen, function_of, use_of
+from heddle.server.http.encoding import json_response
+from heddle.server.http.schema import takes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from starlette.types import Scope
+
+    from heddle.extensions.anthropic.schemas import AnyBlock, OutputConfig, Turn
+    from heddle.server.generate.dispatch import Dispatcher
+    from heddle.server.generate.service import Served, Service
+    from heddle.server.generate.tools import ToolUse
+    from heddle.server.generate.usage import Json
+
+_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+"""OpenAI's names for the types of `tool_choice`."""
+_ROLES = {ToolResultBlock: "user", ToolUseBlock: "assistant", ThinkingBlock: "assistant"}
+"""Roles of the blocks that only messages of one role may have."""
+
+
+class TokenCount(BaseModel):
+    """Response of `POST /v1/messages/count_tokens`."""
+
+    input_tokens: int
+
+
+def routes(service: Service, dispatcher: Dispatcher) -> APIRouter:
+    """The routes of one service."""
+    router = APIRouter()
+
+    @router.post("/v1/messages", openapi_extra=takes(MessagesRequest))
+    async def messages(request: Request) -> Response:
+        """Generate the next message of a conversation, in the shape of Anthropic's API."""
+        return await dispatcher.answer(request, MessagesRequest, from_messages)
+
+    @router.post(
+        "/v1/messages/count_tokens", response_model=TokenCount, openapi_extra=takes(CountRequest)
+    )
+    async def count_tokens(request: Request) -> Response:
+        """Count the prompt tokens of a conversation."""
+        count = partial(_count, scope=request.scope)
+        tokens = await service.take(request, CountRequest, count)
+        return json_response({"input_tokens": tokens})
+
+    return router
+
+
+def from_messages(
+    body: MessagesRequest, served: Served, scope: Scope
+) -> tuple[GenerationRequest, MessageWriter]:
+    """Translate a body into its request and the writer of its answer.
+
+    Raises:
+        InvalidRequestError: a value cannot be served, the model has no chat template, its template
+            refuses the messages, or the prompt is too long for the context.
+    """
+    model = served.name
+    params = sampling_params(body, served, grammar=_grammar(body.output_config))
+    use = _tool_use(body)
+    request, reading = chat_request(
+        served,
+        GenerationRequest(model, (), params, stream=bool(body.stream)),
+        use,
+        lambda: _template_arguments(body, use, served, scope),
+        open_schemas=body.open_schemas,
+    )
+    request = _reasoning(body).bound(request, reading, served, scope)
+    return request, MessageWriter(model, len(request.prompts[0]), reading)
+
+
+def _count(body: Conversation, served: Served, scope: Scope) -> int:
+    arguments = _template_arguments(body, _tool_use(body), served, scope)
+    return len(served.engine.model.chat_prompt(**arguments))
+
+
+def _grammar(config: OutputConfig | None) -> Grammar | None:
+    """The grammar of the answer's text.
+
+    Raises:
+        GrammarError: the schema is too long.
+    """
+    if config is None or config.format is None:
+        return None
+    return Grammar.json_schema(config.format.schema_, "output_config.format.schema")
+
+
+def _tool_use(body: Conversation) -> ToolUse:
+    """The functions that the answer may call.
+
+    Raises:
+        InvalidRequestError: a choice of type "tool" has no name, or a choice of another type has a
+            name. See also `function_of` and `use_of`.
+    """
+    functions = [
+        function_of(tool, tool.input_schema, f"tools[{place}].input_schema")
+        for place, tool in enumerate(body.tools or ())
+    ]
+    choice = body.tool_choice
+    if choice is None:
+        return use_of(functions, None)
+    if (choice.name is not None) != (choice.type == "tool"):
+        needs = "needs" if choice.name is None else "cannot have"
+        raise InvalidRequestError(
+            f"tool_choice of type {choice.type!r} {needs} tool_choice.name",
+            param="tool_choice.name",
+        )
+    parallel = not choice.disable_parallel_tool_use
+    chosen = _CHOICES[choice.type] if choice.name is None else Chosen.function(choice.name)
+    return use_of(functions, chosen, parallel=parallel)
+
+
+def _template_arguments(body: Conversation, use: ToolUse, served: Served, scope: Scope) -> Json:
+    """Turn a body's messages and functions into keyword arguments of `LoadedModel.chat_text`.
+
+    Raises:
+        InvalidRequestError: a block is in a message of the wrong role.
+    """
+    messages = [
+        message for place, turn in enumerate(body.messages) for message in _plain(turn, place)
+    ]
+    if body.system:
+        messages.insert(0, {"role": "system", "content": _text(body.system)})
+    continues = messages[-1]["role"] == "assistant" and "tool_calls" not in messages[-1]
+    return {
+        "messages": messages,
+        "tools": use.tools,
+        "variables": _reasoning(body).variables(served.engine, scope),
+        "continue_final_message": continues,
+        "add_generation_prompt": not continues,
+    }
+
+
+def _reasoning(body: Conversation) -> ReasoningFields:
+    """What a body says about reasoning."""
+    config, thinking = body.output_config, body.thinking
+    return ReasoningFields(
+        config.effort if config else None,
+        "output_config.effort",
+        thinking.type != "disabled" if thinking else None,
+        "thinking",
+        thinking.budget_tokens if thinking else None,
+        "thinking.budget_tokens",
+    )
+
+
+def _plain(turn: Turn, place: int) -> list[Json]:
+    """A turn as messages of OpenAI's API, where each result of a call is a separate message."""
+    if isinstance(turn.content, str):
+        return [{"role": turn.role, "content": turn.content}]
+    for number, block in enumerate(turn.content):
+        role = _ROLES.get(type(block), turn.role)
+        if role != turn.role:
+            path = f"messages[{place}].content[{number}]"
+            raise InvalidRequestError(
+                f"{path} of type {block.type!r} needs the role {role!r}, got {turn.role!r}",
+                param=path,
+            )
+    messages: list[Json] = []
+    for is_result, blocks in groupby(turn.content, lambda one: isinstance(one, ToolResultBlock)):
+        group = list(blocks)
+        messages += map(_result, group) if is_result else [_joined(turn.role, group)]
+    return messages or [_joined(turn.role, [])]
+
+
+def _joined(role: str, blocks: Sequence[AnyBlock]) -> Json:
+    """A message made from blocks of text, reasoning and calls."""
+    message: Json = {"role": role, "content": _text(blocks)}
+    if thoughts := [block.thinking for block in blocks if isinstance(block, ThinkingBlock)]:
+        message["reasoning_content"] = "".join(thoughts)
+    calls = [
+        {
+            "id": block.id,
+            "type": "function",
+            "function": {"name": block.name, "arguments": block.input},
+        }
+        for block in blocks
+        if isinstance(block, ToolUseBlock)
+    ]
+    return message | {"tool_calls": calls} if calls else message
+
+
+def _result(block: AnyBlock) -> Json:
+    assert isinstance(block, ToolResultBlock)
+    content = "" if block.content is None else _text(block.content)
+    if block.is_error:
+        content = f"Error: {content}"
+    return {"role": "tool", "tool_call_id": block.tool_use_id, "content": content}
+
+
+def _text(content: str | Sequence[AnyBlock]) -> str:
+    if isinstance(content, str):
+        return content
+    return joined(block.text for block in content if isinstance(block, TextBlock))

@@ -1,0 +1,42 @@
+"""Describes the machine of a measurement."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from heddle.cores import usable_cores
+
+_FLAGS = ("avx2", "fma", "f16c", "avx_vnni", "avx512f", "avx512bw", "avx512_vnni", "amx_int8")
+
+
+def describe(*packages: str) -> dict[str, Any]:
+    """CPU model, usable cores, relevant instruction sets, memory, system, and versions.
+
+    The versions are of `packages`; None for a package that is not installed.
+    """
+    fields = {}
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        first = cpuinfo.read_text().split("\n\n", 1)[0]
+        fields = {k.strip(): v.strip() for k, _, v in (x.partition(":") for x in first.split("\n"))}
+    flags = fields.get("flags", "").split()
+    return {
+        "cpu": fields.get("model name", platform.processor() or platform.machine()),
+        "cores": usable_cores(),
+        "flags": [flag for flag in _FLAGS if flag in flags],
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "system": platform.platform(terse=True),
+        "python": platform.python_version(),
+        "packages": {name: _version(name) for name in packages},
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None

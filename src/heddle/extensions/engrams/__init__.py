@@ -1,0 +1,10 @@
+"""Engram tables: which tokens followed which n-grams in some texts, in files."""
+
+from heddle.doors import Extension
+
+EXTENSION = Extension(
+    apis=("heddle.extensions.engrams.routes:API",),
+    commands={"engram": "heddle.extensions.engrams.command:engrams"},
+    drafters={"engram": "heddle.extensions.engrams.drafter:drafter"},
+    engrams="heddle.extensions.engrams.library:EngramLibrary",
+)

@@ -1,0 +1,9 @@
+"""llama.cpp's API: completion, infill, embeddings, chat templates, properties and metrics."""
+
+from heddle.doors import Extension
+
+EXTENSION = Extension(
+    apis=("heddle.extensions.llamacpp.api:API",),
+    fields={"llama.cpp": "heddle.extensions.llamacpp.field_rows:ROWS"},
+    collectors=("heddle.extensions.llamacpp.metrics:collector",),
+)

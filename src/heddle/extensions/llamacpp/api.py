@@ -1,0 +1,28 @@
+"""llama.cpp's API: completion, infill, embeddings, chat templates, and properties."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from heddle.extensions.llamacpp import apply_template, completion, embedding, infill, props
+from heddle.extensions.llamacpp.errors import SHAPE
+from heddle.server.generate.api import Api
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter
+
+    from heddle.server.generate.dispatch import Dispatcher
+    from heddle.server.generate.service import Service
+
+
+def _routes(service: Service, dispatcher: Dispatcher) -> list[APIRouter]:
+    return [
+        completion.routes(dispatcher),
+        infill.routes(dispatcher),
+        embedding.routes(service),
+        apply_template.routes(service),
+        props.routes(service),
+    ]
+
+
+API = Api(_routes, SHAPE)

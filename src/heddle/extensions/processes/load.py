@@ -1,0 +1,41 @@
+"""Loads a model in a process of its own."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from heddle.extensions.processes.children.versions import files_digest
+from heddle.extensions.processes.executor import DeviceProcess, ProcessExecutor
+from heddle.extensions.processes.messages import LoadOrder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from heddle.config import EngineConfig
+    from heddle.weights.checkpoint import Checkpoint
+
+
+def load_in_process(
+    load: str,
+    checkpoint: Checkpoint,
+    config: EngineConfig,
+    progress: Callable[[int], None] = lambda loaded: None,
+    **options: Any,
+) -> ProcessExecutor:
+    """Start a process, and let it load the files of `checkpoint`; see `Load` in `registry.py`.
+
+    `load` is the reference of the device's own function, and `options` are further keywords for
+    it.
+
+    Raises: as `Load`; EngineFailedError: the process does not start, or has ended.
+    """
+    level = logging.getLogger("heddle").getEffectiveLevel()
+    files = files_digest(checkpoint)
+    order = LoadOrder(checkpoint.path, files, config, load, options, level)
+    process = DeviceProcess(config.device, config.rank_timeout)
+    try:
+        return ProcessExecutor(process, process.load(order, progress))
+    except BaseException:
+        process.close()
+        raise

@@ -1,0 +1,74 @@
+"""A complete model over the NumPy reference ops. Tests compare executors with it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from heddle.embedding import Pooling
+from heddle.extensions.reference.ops import (
+    ReferenceLoader,
+    ReferenceOps,
+    SequenceCache,
+    SequenceChunk,
+)
+from heddle.models.registry import build
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from heddle.weights.checkpoint import Checkpoint
+
+_CHUNK = 512
+"""Tokens per forward pass in :meth:`ReferenceModel.logits`; bounds the memory that it takes."""
+
+
+class ReferenceModel:
+    """A model with all weights of a checkpoint in memory as float32. It reads the files only once.
+
+    Raises (on construction):
+        UnsupportedModelError: the architecture or the type of a tensor is not supported.
+        ModelFileError: a hyperparameter or a tensor is missing or wrong.
+    """
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self._model = build(checkpoint)
+        self._weights: Any = self._model.load(ReferenceLoader(checkpoint))
+
+    @property
+    def vocabulary(self) -> int:
+        """Number of token ids."""
+        return self._model.shape.vocabulary
+
+    def states(self, runs: Sequence[SequenceChunk]) -> NDArray[np.float32]:
+        """Last hidden states (T, width), after the final norm, of all tokens of the runs."""
+        ops = ReferenceOps(runs)
+        states: NDArray[np.float32] = self._model.forward(ops, self._weights, ops.batch())
+        return states
+
+    def forward(self, runs: Sequence[SequenceChunk]) -> NDArray[np.float32]:
+        """Logits (T, vocabulary) of all tokens of the runs, in order."""
+        states = self.states(runs)
+        logits: NDArray[np.float32] = self._model.logits(ReferenceOps(runs), self._weights, states)
+        return logits
+
+    def logits(self, tokens: Sequence[int], kv_type: str = "f32") -> NDArray[np.float32]:
+        """Logits (len(tokens), vocabulary). Row i scores the tokens that may follow token i.
+
+        :func:`heddle.extensions.reference.ops.as_kept` defines how `kv_type` keeps keys and values.
+        """
+        cache = SequenceCache(kv_type)
+        starts = range(0, len(tokens), _CHUNK)
+        return np.concatenate(
+            [self.forward([SequenceChunk(cache, at, tokens[at : at + _CHUNK])]) for at in starts]
+        )
+
+    def embedding(self, tokens: Sequence[int], pooling: Pooling) -> NDArray[np.float64]:
+        """The embedding (width,) of `tokens`, of length 1, from states in one forward pass."""
+        states = self.states([SequenceChunk(SequenceCache(), 0, tokens)]).astype(np.float64)
+        pooled = states.mean(axis=0) if pooling is Pooling.MEAN else states[-1]
+        vector: NDArray[np.float64] = pooled / np.sqrt(np.sum(pooled * pooled))
+        return vector

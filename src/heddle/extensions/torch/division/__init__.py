@@ -1,0 +1,1 @@
+"""Divides a recorded forward pass among the ranks of a group."""

@@ -1,0 +1,35 @@
+"""The Python code that determines the bits of pages on a torch device. It imports no torch."""
+
+from heddle.executors.arithmetic import MODEL_SOURCES
+
+SOURCES = (
+    *MODEL_SOURCES,
+    "executors/quantise.py",
+    "extensions/torch/attention.py",
+    "extensions/torch/bits.py",
+    "extensions/torch/block_decoders.py",
+    "extensions/torch/blocks.py",
+    "extensions/torch/cache.py",
+    "extensions/torch/constants.py",
+    "extensions/torch/division/*.py",
+    "extensions/torch/functions.py",
+    "extensions/torch/fusion.py",
+    "extensions/torch/grid_decoders.py",
+    "extensions/torch/kernels/*.py",
+    "extensions/torch/kv_formats.py",
+    "extensions/torch/layout.py",
+    "extensions/torch/linear_blocks.py",
+    "extensions/torch/open_blocks.py",
+    "extensions/torch/operations.py",
+    "extensions/torch/ops.py",
+    "extensions/torch/recurrence.py",
+    "extensions/torch/rotation.py",
+    "extensions/torch/routing.py",
+    "extensions/torch/stages.py",
+    "extensions/torch/states.py",
+    "extensions/torch/tiles.py",
+    "extensions/torch/triton_ops.py",
+    "extensions/torch/upload.py",
+    "extensions/torch/weights.py",
+    "weights/mix.py",
+)

@@ -1,0 +1,12 @@
+"""vLLM's API: converts text to token ids and back, reranks documents."""
+
+from heddle.doors import Extension
+
+EXTENSION = Extension(
+    apis=("heddle.extensions.vllm.api:API",),
+    fields={
+        "vLLM": "heddle.extensions.vllm.field_rows:ROWS",
+        "SGLang": "heddle.extensions.vllm.sglang_rows:ROWS",
+        "Text Embeddings Inference": "heddle.extensions.vllm.tei_rows:ROWS",
+    },
+)

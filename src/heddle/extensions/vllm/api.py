@@ -1,0 +1,24 @@
+"""vLLM's API: converts text to token ids and back, reranks documents."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from heddle.extensions.vllm import rerank, tokenize
+from heddle.server.generate.api import Api
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter
+
+    from heddle.server.generate.dispatch import Dispatcher
+    from heddle.server.generate.service import Service
+
+
+def _routes(service: Service, _dispatcher: Dispatcher) -> list[APIRouter]:
+    return [
+        tokenize.routes(service),
+        rerank.routes(service),
+    ]
+
+
+API = Api(_routes)

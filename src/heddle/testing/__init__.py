@@ -1,1 +1,0 @@
-"""Test oracles: definitions in NumPy for tests of the native core. Not for serving."""

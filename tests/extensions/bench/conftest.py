@@ -1,0 +1,3 @@
+"""Engines and servers to measure."""
+
+from fixtures.benches import executor, start  # noqa: F401
