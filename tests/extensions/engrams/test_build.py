@@ -193,15 +193,20 @@ def test_a_merged_table_is_the_table_of_all_texts(
         assert found[:8] + found[16:] == (full := version_2(left, vocabulary=128))[:8] + full[16:]
 
 
+def with_home(home: int, count: int) -> list[tuple[int]]:
+    """N-grams whose home in a table of 16 slots is this one."""
+    return [(token,) for token in range(200) if fnv1a((token,)) % 16 == home][:count]
+
+
 @pytest.mark.parametrize("part", [1, 3, 1 << 20])
-def test_entries_that_pass_the_end_of_a_table_begin_it(
-    tmp_path: Path, monkeypatch, part: int
+@pytest.mark.parametrize("home", [15, 2], ids=["table", "part"])
+def test_entries_that_pass_the_end_of_a_part_or_table_stay(
+    tmp_path: Path, monkeypatch, part: int, home: int
 ) -> None:
+    """Those that pass the table's end begin it. Those of a part may fill several parts after it."""
     monkeypatch.setattr(writer, "_COPIES", 1)
     monkeypatch.setattr(building, "LEAST_MEMORY", 1)
-    last = [(token,) for token in range(200) if fnv1a((token,)) % 16 == 15][:5]
-    first = next((token,) for token in range(200) if fnv1a((token,)) % 16 == 0)
-    table = version_2({ngram: {1: 1} for ngram in (*last, first)})
+    table = version_2({ngram: {1: 1} for ngram in (*with_home(home, 5), *with_home(0, 1))})
     form = Form(16, 1, ALL, memory=part * format.SLOT_BYTES)
     assert merged(tmp_path, [table], form=form) == table
 
