@@ -140,6 +140,8 @@ class Copy:
             "PYTHONPATH": os.pathsep.join(paths),
             # Other plugins take 5 of the 6 seconds in which pytest starts.
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+            # A test may wait in vain for what does not come with a fault; see tests/patience.py.
+            "TEST_PATIENCE": "30",
         }
         command = [sys.executable, "-c", "import heddle; print(heddle.__file__)"]
         found = subprocess.check_output(command, env=self._environment, cwd=ROOT, text=True)
