@@ -10,7 +10,7 @@ from fake_executor import FakeExecutor, solo_output
 from heddle.cache.manager import CacheManager
 from heddle.errors import OverloadedError
 from heddle.sampling_params import SamplingParams
-from heddle.scheduler.preemption import SLICE
+from heddle.scheduler.preemption import SLICE, gives_pages
 from heddle.scheduler.queue import Queue
 from heddle.scheduler.scheduler import Scheduler
 from heddle.scheduler.sequence import Sequence
@@ -188,6 +188,19 @@ def test_a_lower_class_gives_way_for_pages() -> None:
     rig.step()
     assert rig.running == {high}
     assert rig.finish() == [high, low]
+
+
+def test_pages_come_from_the_client_with_the_most_slots_then_from_the_one_served_most() -> None:
+    queue, clients = Queue(), ("first", "served", "waiting")
+    running = [lone(client) for client in clients]
+    queued(queue, *running)
+    for rank, sequence in enumerate(running):
+        sequence.rank = rank
+    queue.serve([(running[1], 9.0)])
+    assert gives_pages(running) is running[1]
+    queued(queue, twin := lone("waiting"))
+    twin.rank = 3
+    assert gives_pages([*running, twin]) is twin, "its youngest"
 
 
 def test_nobody_follows_a_lower_class() -> None:
