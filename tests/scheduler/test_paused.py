@@ -9,6 +9,7 @@ from heddle.disk.directory import PageDirectory
 from heddle.disk.tier import DiskTier
 from heddle.scheduler.scheduler import Scheduler
 from heddle.scheduler.sequence import Sequence, SlotState
+from heddle.state import PAGE_TOKENS
 from scheduler.test_scheduler import Rig
 from steps import execute
 
@@ -68,26 +69,33 @@ def test_a_queued_sequence_takes_pages_of_an_idle_sequence() -> None:
     assert (idle.slot, running.slot >= 0) == (-1, True)
 
 
-def test_a_restore_from_disk_takes_pages_of_an_idle_sequence(tmp_path: Path) -> None:
-    def rig_with_disk(pages: int) -> Rig:
-        rig = Rig(slots=2, batch_tokens=256, pages=pages)
-        tier = DiskTier(
-            PageDirectory(tmp_path / "cache", 10**6),
-            rig.executor,
-            rig.executor.page_bytes,
-            b"f" * 32,
-            threaded=False,
-        )
-        rig.cache = CacheManager(rig.executor.memory, disk=tier)
-        rig.scheduler = Scheduler(2, 256, 4, rig.cache, 1024)
-        rig.work = tier.work  # type: ignore[attr-defined]
-        return rig
+class DiskRig(Rig):
+    """A rig with a disk tier, which reads if the test says so."""
 
-    rig = rig_with_disk(8)
+    def __init__(self, folder: Path, slots: int, pages: int) -> None:
+        super().__init__(slots, batch_tokens=256, pages=pages)
+        directory = PageDirectory(folder / "cache", 10**6)
+        executor = self.executor
+        self.tier = DiskTier(directory, executor, executor.page_bytes, b"f" * 32, threaded=False)
+        self.cache = CacheManager(executor.memory, disk=self.tier)
+        self.scheduler = Scheduler(slots, 256, 4, self.cache, 1024)
+
+    def read(self) -> None:
+        while self.tier.work():
+            pass
+
+
+def save_prompt(folder: Path) -> None:
+    """Leave the 5 pages of a prompt of 161 tokens on disk, that of the sequence 1."""
+    rig = DiskRig(folder, slots=1, pages=8)
     rig.add(1, prompt=161, max_tokens=1)
     rig.step()
     rig.cache.close(keep=True)
-    rig = rig_with_disk(8)
+
+
+def test_a_restore_from_disk_takes_pages_of_an_idle_sequence(tmp_path: Path) -> None:
+    save_prompt(tmp_path)
+    rig = DiskRig(tmp_path, slots=2, pages=8)
     idle = add(rig, 2, prompt=60)
     rig.step()
     restored = rig.add(1, prompt=161)  # claims all other pages
@@ -95,10 +103,26 @@ def test_a_restore_from_disk_takes_pages_of_an_idle_sequence(tmp_path: Path) -> 
         rig.scheduler.resume(idle)
         rig.step()
     assert rig.states() == [SlotState.PAUSED, SlotState.WAITING_FOR_PREFIX]
-    while rig.work():  # type: ignore[attr-defined]
-        pass
+    rig.read()
     rig.step()
     assert (idle.slot, restored.cached_tokens, restored.output_tokens) == (-1, 160, 1)
+    rig.cache.close(keep=False)
+
+
+def test_a_restore_that_waits_for_the_next_step_preempts_nobody(tmp_path: Path) -> None:
+    """Beside a stream, a step loads only some of the pages that were read."""
+    save_prompt(tmp_path)
+    rig = DiskRig(tmp_path, slots=3, pages=32)
+    idle = add(rig, 2, prompt=5)
+    rig.add(3, prompt=5)
+    rig.step()
+    restored = rig.add(1, prompt=161)
+    rig.step()
+    rig.read()
+    rig.step()
+    assert (idle.slot, restored.computed) == (0, 4 * PAGE_TOKENS)
+    rig.step()
+    assert (idle.slot, restored.cached_tokens, restored.output_tokens) == (0, 160, 1)
     rig.cache.close(keep=False)
 
 
