@@ -311,6 +311,16 @@ def test_a_prefix_of_whole_pages_ends_at_a_snapshot_at_the_end_of_a_page() -> No
     assert manager.whole_pages(manager.match(None, tokens, len(tokens))).length == 0
 
 
+def test_tokens_that_are_found_and_computed_again_are_lost() -> None:
+    manager, tokens = with_snapshots([32, 40, 60])
+    match = manager.match(None, tokens)
+    assert (match.length, match.lost) == (40, 59 - 40)
+    match = manager.whole_pages(match)
+    assert (match.length, match.lost) == (32, 59 - 32)
+    manager.attach(table := PageTable(), match)
+    assert table.lost == 59 - 32
+
+
 def test_only_the_last_page_of_a_node_is_saved_with_its_snapshot() -> None:
     manager, _ = with_snapshots([96])
     warm = [(len(page.tokens), page.snapshot) for page in manager._warm_pages()]
