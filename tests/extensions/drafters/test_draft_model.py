@@ -11,7 +11,7 @@ from heddle.extensions.drafters.follower import Mirror, binding_of
 from heddle.extensions.drafters.model import DraftModel
 from heddle.sampling_params import SamplingParams
 from heddle.scheduler.sequence import Sequence
-from heddle.state import PAGE_TOKENS
+from heddle.state import PAGE_TOKENS, WindowMemory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as Many
@@ -36,8 +36,10 @@ class Asks:
 class Rig:
     """A draft model beside sequences that a large model would compute."""
 
-    def __init__(self, slots: int = 1, length: int = 3) -> None:
-        self.executor = FakeExecutor(64)
+    def __init__(
+        self, slots: int = 1, length: int = 3, windows: tuple[WindowMemory, ...] = ()
+    ) -> None:
+        self.executor = FakeExecutor(64, windows=windows, may_go_back=True)
         self.model = DraftModel(self.executor, slots)
         self.asks = Asks(length)
         self.sequences: list[Sequence] = []
@@ -140,6 +142,17 @@ def test_pages_of_wrong_guesses_come_back() -> None:
     assert len(drafter.table.pages) == 1
 
 
+def test_windowed_pages_that_the_newest_token_sees_stay() -> None:
+    """A sequence may get no token in a step. Then its newest token is computed again."""
+    rig = Rig(windows=(WindowMemory(16, 8),))
+    sequence, drafter = rig.add(
+        prompt=PAGE_TOKENS + 16 - 2
+    )  # sees the first page; a guess does not
+    for _ in range(2):
+        rig.advance()
+        assert rig.guessed(drafter) == rig.right(sequence, 3)
+
+
 def test_no_guess_lies_at_the_limit() -> None:
     """Nothing is sampled at the last token, so a guess of it would be for nothing."""
     rig = Rig()
@@ -187,6 +200,7 @@ def test_the_slot_of_a_sequence_that_ended_serves_the_next_one() -> None:
     second, drafter = rig.add()
     rig.advance()
     assert rig.guessed(drafter) == rig.right(second, 3)
+    assert rig.model._mirrors == {second.id: drafter}
 
 
 def test_a_sequence_beyond_its_context_gets_no_drafter() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -52,6 +53,16 @@ def test_an_engram_guesses_while_it_is_sure() -> None:
     drafter.append([1])
     assert drafter.guess(5) == ([2, 3], 12)
     assert drafter.guess(1) == ([2], 12)
+
+
+def test_an_engram_sees_the_last_tokens_of_the_text() -> None:
+    seen: list[list[int]] = []
+    table = SimpleNamespace(predict=lambda tokens: seen.append([*tokens]) or [])
+    drafter = EngramDrafter(EngramBias(((table, 1.0),), 0.0))
+    for tokens in ([1, 2, 3] * 7, [4], [5, 6]):
+        drafter.append(tokens)
+    drafter.guess(1)
+    assert seen == [[3, *[1, 2, 3] * 4, 4, 5, 6]]
 
 
 def test_tables_count_by_weight_and_equals_go_to_the_lower_token() -> None:
