@@ -509,7 +509,8 @@ class Scheduler:
         return carried
 
     def _is_in_flight(self, sequence: Sequence) -> bool:
-        return any(carried is sequence for carried, _ in (*self._in_flight, *self._ahead))
+        # The step ahead carries no other sequences than the step in flight.
+        return any(carried is sequence for carried, _ in self._in_flight)
 
     def _release_ended(self, carried: Carried) -> None:
         for sequence, _ in carried:
