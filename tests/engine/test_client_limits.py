@@ -139,6 +139,17 @@ def test_a_balance_is_dated_after_each_refill(monkeypatch: pytest.MonkeyPatch) -
     admits.check([sequence("a")])
 
 
+def test_a_client_saves_the_tokens_of_one_minute_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(admission, "monotonic", lambda: now[0])
+    admits = Admission(EngineConfig(client_tokens=60))
+    admits.begin([sequence("a", prompt=5)])  # it does not end, so the client is not forgotten
+    now[0] += 3600.0
+    admits.begin([sequence("a", prompt=61)])
+    with pytest.raises(ClientLimitError, match="in 2 s"):
+        admits.check([sequence("a")])
+
+
 def test_counts_of_choices_and_of_ends_are_exact() -> None:
     admits = Admission(EngineConfig(client_requests=3))
     two = [sequence("a"), sequence("a")]

@@ -295,16 +295,21 @@ def test_an_idle_model_is_unloaded_after_its_keep_alive(make, loads: Loads) -> N
     registry.add("one")
     registry.load("one", keep_alive=0.001)
     until(lambda: state(registry, "one") is ModelState.UNLOADED)
-    registry.load("two", keep_alive=0.01)
+
+
+def test_the_keep_alive_of_a_model_begins_when_its_requests_have_ended(make, loads: Loads) -> None:
+    registry = make()
+    busy = registry.load("busy")
     loads.executors[-1].gate.clear()
     collector = Collector()
-    params = SamplingParams(seed=1, max_tokens=3, ignore_eos=True)
-    try:
-        registry.engine("two").submit("hello", params, collector)
-    except (ModelNotFoundError, ModelUnavailableError, EngineClosedError):
-        return  # a slow machine: unloaded before the request came
-    loads.executors[-1].gate.set()
+    busy.submit("hello", SamplingParams(seed=1, max_tokens=3, ignore_eos=True), collector)
+    registry._entries["busy"].keep_alive = 0.001
+    registry.load("idle", keep_alive=0.001)
+    until(lambda: "idle" not in registry or state(registry, "busy") is not ModelState.LOADED)
+    assert state(registry, "busy") is ModelState.LOADED
+    loads.executors[0].gate.set()
     assert collector.wait().usage.completion_tokens == 3
+    until(lambda: "busy" not in registry)
 
 
 def test_a_poisoned_model_says_so_until_it_is_loaded_again(make, loads: Loads) -> None:

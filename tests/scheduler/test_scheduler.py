@@ -102,11 +102,12 @@ def test_a_scored_token_counts_for_more_than_one() -> None:
     rig.add(1, prompt=4)
     rig.step()
     rig.add(2, prompt=8, max_tokens=9, prompt_logprobs=0)
-    for second, share in enumerate((6, 2, 1)):  # 6 cost 9 of 10; the last one is output
+    rig.add(3, prompt=30)
+    for second, shares in enumerate(([6, 1], [2, 7], [1, 10])):  # 6 cost 9 of 10, and 2 cost 3
         plan = rig.scheduler.schedule()
-        assert [len(chunk.tokens) for chunk in plan.chunks] == [1, share]
+        assert [len(chunk.tokens) for chunk in plan.chunks] == [1, *shares]
         rig.scheduler.update(execute(rig.executor, plan), float(second))
-    assert pace.observed == [(1, 9.0, 0.0), (1, 3.0, 1.0), (2, 0.0, 2.0)]
+    assert pace.observed == [(1, 10.0, 0.0), (1, 10.0, 1.0), (2, 10.0, 2.0)]
 
 
 class Wrong:
