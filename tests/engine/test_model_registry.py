@@ -336,6 +336,13 @@ def test_a_poisoned_model_recovers_as_often_as_the_settings_say(
             delays.append(delay)
             super().__init__(0, *more)
 
+    ended, recover_later = [], Registry._recover_later
+
+    def note_end(registry: Registry, entry: Any) -> None:
+        recover_later(registry, entry)
+        ended.append(entry.name)
+
+    monkeypatch.setattr(Registry, "_recover_later", note_end)
     monkeypatch.setattr("heddle.engine.registry.threading.Timer", AtOnce)
     monkeypatch.setattr(registry_module, "STEADY", PATIENCE)
     registry = make(auto_recover=2)
@@ -355,8 +362,9 @@ def test_a_poisoned_model_recovers_as_often_as_the_settings_say(
     until(lambda: len(loads.executors) == 5)
     until(lambda: state(registry, "one") is ModelState.LOADED)
     poison(registry.engine("one"), loads.executors[-1])
-    until(lambda: state(registry, "one") is ModelState.POISONED)
-    assert len(loads.executors) == 5
+    until(lambda: len(ended) == 5)
+    assert delays == [1.0, 2.0, 1.0, 2.0]
+    assert state(registry, "one") is ModelState.POISONED
 
 
 def test_requests_name_only_allowed_models(make, loads: Loads, tmp_path: Path) -> None:
