@@ -567,6 +567,18 @@ def test_a_part_that_is_too_long_begins_again(hub: FakeHub, tmp_path: Path, exce
     assert [place for path, place in hub.requests] == [""]
 
 
+@pytest.mark.parametrize("suffix", ["", ".heddle"])
+def test_a_file_that_is_there_is_not_fetched_again(
+    hub: FakeHub, tmp_path: Path, suffix: str
+) -> None:
+    """Of another revision, or of a process that ended just before the file got its name."""
+    there = tmp_path / "models--org--t" / "blobs" / f"{blob_of(WHOLE)}{suffix}"
+    there.parent.mkdir(parents=True)
+    there.write_bytes(WHOLE)
+    assert fetch_with_waits(hub, tmp_path, []) == []
+    assert hub.requests == []
+
+
 # --- access --------------------------------------------------------------------------------------
 
 
