@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import threading
+from itertools import repeat
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import httpx2
@@ -18,8 +20,10 @@ from heddle.errors import ChecksumError, ModelSourceError, UnsupportedModelError
 from heddle.hub_place import HubPlace
 from heddle.weights.formats import open_checkpoint
 from heddle.weights.hub import client, transfer
+from heddle.weights.hub.names import parse
 from heddle.weights.sources import Found, find
 from models.tiny.llama import PLAIN
+from patience import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -315,6 +319,27 @@ def test_a_failing_file_stops_the_others(hub: FakeHub, tmp_path: Path) -> None:
         found(hub, tmp_path, "org/t-GGUF")
 
 
+def test_a_failing_file_ends_the_waits_of_the_others(
+    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"t-0000{i}-of-00002.gguf" for i in (1, 2)]
+    hub.repositories["org/t-GGUF"] = Repository.of({name: WHOLE + name.encode() for name in names})
+    begun, stopped = threading.Event(), []
+
+    def fetch(file: transfer.HubFile, *more: Any) -> None:
+        if file.name == names[1]:
+            begun.wait(PATIENCE)
+            raise ChecksumError("the second file fails")
+        begun.set()
+        stopped.append(more[3].wait(PATIENCE))
+        raise transfer.StoppedError
+
+    monkeypatch.setattr("heddle.weights.hub.download.fetch", fetch)
+    with pytest.raises(ChecksumError, match="the second file fails"):
+        found(hub, tmp_path, "org/t-GGUF")
+    assert stopped == [True]
+
+
 # --- a hub that lies -----------------------------------------------------------------------------
 
 
@@ -386,6 +411,10 @@ def test_a_list_without_end_is_given_up(
     monkeypatch.setattr(client, "_LARGEST_ANSWER", 100)
     with pytest.raises(ModelSourceError, match="the answer must be at most 100 bytes long"):
         found(hub, tmp_path, "org/t-GGUF")
+    answer = client._Answer(parse("org/t-GGUF"), place(hub, tmp_path))
+    pieces: Any = SimpleNamespace(iter_raw=lambda: repeat(b" " * 40, 4))
+    with pytest.raises(ModelSourceError, match="at most 100 bytes long, got 120"):
+        answer.read(pieces)
     monkeypatch.setattr(client, "_LONGEST_ANSWER", -1)
     monkeypatch.setattr(client, "_LARGEST_ANSWER", 1 << 20)
     with pytest.raises(ModelSourceError, match="the list takes longer than -1 s"):
@@ -659,6 +688,10 @@ def test_space_is_checked_before_anything_is_fetched(
     with pytest.raises(ModelSourceError, match=r"MB are missing, and the disk of .* free; delete"):
         found(hub, tmp_path, "org/t-GGUF")
     assert hub.fetched() == []
+    blobs = place(hub, tmp_path).cache / "models--org--t-GGUF" / "blobs"
+    part = blobs / f"{blob_of(WHOLE)}.heddle"
+    part.write_bytes(WHOLE[:1])
+    assert found(hub, tmp_path, "org/t-GGUF").path.read_bytes() == WHOLE
 
 
 # --- what a GGUF file lacks ----------------------------------------------------------------------
