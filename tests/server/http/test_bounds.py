@@ -192,13 +192,14 @@ def test_the_wait_for_a_place_is_not_held_against_a_body() -> None:
 
         for _ in range(16):
             await bodies._places.acquire()
-        last = FakeRequest(completion(300_000))
-        last.arrived.set()
+        last = FakeRequest(completion(300_000), at_once=270_000)
         task = take(last)
         await settle()
         await asyncio.sleep(0.3)  # longer than the body may take
         for _ in range(16):
             bodies._places.release()
+        await settle()
+        last.arrived.set()
         assert await task == 300_000
 
     asyncio.run(asyncio.wait_for(work(), PATIENCE))
