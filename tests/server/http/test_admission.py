@@ -12,7 +12,8 @@ import pytest
 
 from heddle import memory
 from heddle.config import ServerConfig
-from heddle.errors import ConfigError
+from heddle.errors import ConfigError, OverloadedError
+from heddle.server.http.errors import error_response
 from heddle.server.http.keys import client_of
 from heddle.server.http.process import forms_of
 
@@ -198,3 +199,9 @@ def test_a_lower_number_runs_first(serve: Callable[..., Running]) -> None:
             other.result()
     assert ended == [0, 1, 2]
     assert running.engine.snapshot().preemptions == 1
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(0.2, "1"), (4.2, "5"), (5.0, "5")])
+def test_retry_after_is_never_too_early(seconds: float, told: str) -> None:
+    response = error_response(OverloadedError("the queue is full", retry_after=seconds), {})
+    assert response.headers["retry-after"] == told
