@@ -222,6 +222,13 @@ def test_fill_in_prompts_use_the_three_fim_tokens() -> None:
     assert hostile.count(middle) == hostile.count(after) == 1
 
 
+def test_files_before_a_fill_in_prompt_come_after_bos() -> None:
+    metadata = byte_level((), SPECIAL, bos_token_id=256, add_bos_token=True)
+    assert tokenizer_of(metadata).put_before([256, 1, 2], [3, 4]) == [256, 3, 4, 1, 2]
+    without = tokenizer_of(with_key(metadata, "add_bos_token", False))
+    assert without.put_before([1, 2], [3, 4]) == [3, 4, 1, 2]
+
+
 def test_fill_in_needs_all_three_fim_tokens() -> None:
     some = {"<|fim_prefix|>": CONTROL, "<|fim_suffix|>": CONTROL}
     tokenizer = tokenizer_of(byte_level((), some))
