@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from heddle.embedding import EmbeddingParams, Pooling
 from heddle.errors import GrammarError, NonFiniteLogitsError, StepAbandonedError
 from heddle.executors.failures import sampler_failed
 from heddle.outputs import PromptLogprob
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from concurrent.futures import Future
 
-    from heddle.embedding import EmbeddingParams
     from heddle.errors import HeddleError
     from heddle.state import WindowMemory
     from heddle.step import Executor, GrammarState, LogitsSummary, TokenRules
@@ -105,6 +105,11 @@ def solo_scores(prompt: Sequence[int], top: int) -> tuple[PromptLogprob | None, 
 def embedding(tokens: Sequence[int]) -> array[float]:
     """An embedding of the pooled tokens, in this order. Short, and its length is not 1."""
     return array("f", [zlib.crc32(repr(list(tokens)).encode()) % 4096 / 4096, len(tokens)])
+
+
+def embeddings_of(tokens: Sequence[int]) -> array[float]:
+    """The embeddings of the tokens, one after another."""
+    return array("f", [number for token in tokens for number in embedding([token])])
 
 
 def solo_output(prompt: Sequence[int], params: SamplingParams, capacity: int) -> list[int]:
@@ -495,4 +500,7 @@ class FakeExecutor:
         assert occupant.computed == len(occupant.history)
         if self.poisonous(occupant.history):
             return [Failed(chunk.slot, NonFiniteLogitsError("the states are NaN"))]
+        assert isinstance(occupant.params, EmbeddingParams), "others pool nothing"
+        if occupant.params.pooling is Pooling.NONE:
+            return [Pooled(chunk.slot, embeddings_of(occupant.pooled))]
         return [Pooled(chunk.slot, embedding(occupant.pooled))]

@@ -246,9 +246,9 @@ class EngineConfig(HubConfig):
     pooling: str = setting(
         "auto",
         "requests",
-        "default pooling of embeddings: mean of all tokens, last token, or auto = the pooling that"
-        " the model's file names, else mean",
-        choices=("auto", "mean", "last"),
+        "default pooling of embeddings: mean of all tokens, last token, none = a vector for each"
+        " token, or auto = the pooling that the model's file names, else mean",
+        choices=("auto", "mean", "last", "none"),
     )
     generation_config: str = setting(
         "auto",

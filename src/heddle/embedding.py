@@ -19,6 +19,14 @@ class Pooling(Enum):
 
     MEAN = "mean"
     LAST = "last"
+    NONE = "none"  # no pooling: a vector for each token
+
+
+EVERY_STATE = (Pooling.MEAN, Pooling.NONE)
+"""The poolings that read the states of all tokens, so that a prefix hit does not help."""
+
+MAX_TOKEN_NUMBERS = 2**22
+"""Most numbers of the vectors of one text's tokens: 16 MiB, and some 90 MB of JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +35,14 @@ class EmbeddingParams:
 
     Attributes:
         pooling: MEAN, the mean of the last hidden states of all tokens, or LAST, the state of the
-            last token, which in a causal model is the only token that sees all others. The strings
-            "mean" and "last" are accepted too. None: the engine's setting.
+            last token, which in a causal model is the only token that sees all others, or NONE, the
+            states of all tokens. The strings "mean", "last" and "none" are accepted too. None: the
+            engine's setting.
         cache_salt: as in :class:`SamplingParams`. Only LAST can use a cached prefix, because the
             cache keeps no hidden states.
         prompt_name: name of a text that the model's files give for inputs, such as "query"; the
             engine puts it before an input text. None: the default of the files, mostly no text.
-        unit_length: whether to divide the vector by its length.
+        unit_length: whether to divide the vector by its length. NONE divides no vector.
         priority: as in :class:`SamplingParams`.
 
     Raises:
@@ -55,8 +64,7 @@ class EmbeddingParams:
 def _pooling(given: object) -> Pooling | None:
     known: dict[object, Pooling] = {pooling.value: pooling for pooling in Pooling}
     pooling = given if isinstance(given, Pooling) else known.get(given)
-    words = " or ".join(map(str, known))
-    check(given is None or pooling is not None, "pooling", given, words)
+    check(given is None or pooling is not None, "pooling", given, "mean, last or none")
     return pooling
 
 
@@ -65,7 +73,8 @@ class Embedding:
     """A finished request for an embedding.
 
     Attributes:
-        vector: float32, with the model's width, of length 1 unless the request says otherwise.
+        vector: float32, with the model's width, of length 1 unless the request says otherwise. With
+            pooling NONE, the vectors of all tokens, one after another, of any length.
         usage: tokens and times.
     """
 

@@ -251,7 +251,7 @@ class Scoring:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Asks to add last hidden states, after the final norm, to the slot's sum.
+    """Asks to add last hidden states, after the final norm, to those of the slot.
 
     Attributes:
         first: index in the chunk of the first token whose state counts. All later states count too.
@@ -394,11 +394,12 @@ class Scored:
 
 @dataclass(frozen=True, slots=True)
 class Pooled:
-    """An embedding: the mean of the pooled states.
+    """An embedding: the mean of the pooled states, or with `Pooling.NONE` each of them.
 
     Attributes:
         slot: the sequence's slot.
-        vector: float32, with the model's width; of length 1 if `unit_length` of the parameters.
+        vector: float32. The mean has the model's width, and length 1 if the parameters have
+            `unit_length`. States follow one another as they are.
     """
 
     slot: int

@@ -259,6 +259,10 @@ def test_an_error_of_a_prompt_has_figures_of_its_last_row_that_failed(device, tm
     embedded = Chunk(1, 0, [3, 11], [1], False, pool=Pool(0, complete=True))
     (failed,) = execute(executor, StepPlan(bindings, (embedded,))).pooled
     figures_of(failed, PLAIN.width)
+    each = (Binding(1, EmbeddingParams(Pooling.NONE), [11, 11], []),)
+    embedded = replace(embedded, tokens=[11, 11])
+    (failed,) = execute(executor, StepPlan(each, (embedded,))).pooled
+    figures_of(failed, 2 * PLAIN.width)
 
 
 def test_a_row_that_a_later_one_replaced_has_no_figures(tmp_path):
@@ -567,20 +571,32 @@ def test_scores_equal_the_logprobs_of_the_same_tokens_sampled(executor):
     assert execute(executor, StepPlan((), (nothing,))).scored[0].scores == ()
 
 
-def test_an_embedding_is_the_same_unit_mean_for_any_chunks(executor):
-    def embed(cuts: Sequence[int]) -> object:
-        bindings: tuple[Binding, ...] = (Binding(0, EmbeddingParams(Pooling.MEAN), PROMPT, []),)
-        for start, end in pairwise([0, *cuts, len(PROMPT)]):
-            pool = Pool(0, complete=end == len(PROMPT))
-            chunk = Chunk(0, start, PROMPT[start:end], page_table(0, end), False, pool=pool)
-            result, bindings = execute(executor, StepPlan(bindings, (chunk,))), ()
-            assert len(result.pooled) == (end == len(PROMPT))
-        return result.pooled[0].vector
+def embedded(executor, pooling: Pooling, cuts: Sequence[int], *company: Chunk):
+    """The embedding of PROMPT in chunks that end at `cuts`, each after the chunks of `company`."""
+    bindings: tuple[Binding, ...] = (Binding(0, EmbeddingParams(pooling), PROMPT, []),)
+    for start, end in pairwise([0, *cuts, len(PROMPT)]):
+        pool = Pool(0, complete=end == len(PROMPT))
+        chunk = Chunk(0, start, PROMPT[start:end], page_table(0, end), False, pool=pool)
+        result, bindings = execute(executor, StepPlan(bindings, (*company, chunk))), ()
+        assert len(result.pooled) == (end == len(PROMPT))
+    return result.pooled[0].vector
 
-    whole = embed([])
+
+def test_an_embedding_is_the_same_unit_mean_for_any_chunks(executor):
+    whole = embedded(executor, Pooling.MEAN, [])
     assert len(whole) == PLAIN.width
     assert math.isclose(math.fsum(x * x for x in whole), 1.0, rel_tol=1e-6)
-    assert embed([5, 33]) == whole
+    assert embedded(executor, Pooling.MEAN, [5, 33]) == whole
+
+
+def test_the_states_of_all_tokens_are_the_same_for_any_chunks_and_company(executor):
+    whole = embedded(executor, Pooling.NONE, [])
+    other = Chunk(1, 0, PROMPT[:3], [3], False)
+    assert embedded(executor, Pooling.NONE, [5, 33], other) == whole
+    kept = Chunk(0, 0, PROMPT, page_table(0, len(PROMPT)), False, keep_states=len(PROMPT))
+    (states,) = execute(executor, StepPlan((), (kept,))).states
+    assert states.shape == (len(PROMPT), PLAIN.width)
+    assert whole.tobytes() == states.astype(np.float32).tobytes()
 
 
 # --- grammars and rules --------------------------------------------------------------------------

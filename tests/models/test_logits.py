@@ -153,15 +153,21 @@ def test_embeddings_agree_with_the_reference_in_any_chunks(checkpoint: GGUFCheck
         begun = Chunk(0, 0, tokens[:5], [0], sample=False, pool=pool, windows=windows)
         binding = Binding(0, EmbeddingParams(pooling), tokens, [])
         execute(executor, StepPlan((binding,), (begun,), clears=(0,)))
-        np.testing.assert_allclose(found[0], expected, atol=3e-3)
         assert np.array_equal(found[0], found[1])
+        if pooling is Pooling.NONE:  # states of any length, and no mean that evens out errors
+            lengths = np.linalg.norm(expected, axis=1, keepdims=True)
+            np.testing.assert_allclose(
+                found[0].reshape(expected.shape) / lengths, expected / lengths, atol=3e-2
+            )
+        else:
+            np.testing.assert_allclose(found[0], expected, atol=3e-3)
     executor.close()
 
 
 def pooled(
     executor: CpuExecutor, tokens: list[int], pooling: Pooling, ends: list[int]
 ) -> np.ndarray:
-    """The embedding (width,), computed in chunks up to `ends` and the rest."""
+    """The embedding, computed in chunks up to `ends` and the rest."""
     sequence = Sequence(0, EmbeddingParams(pooling), tokens, len(tokens), frozenset(), slot=0)
     bindings: tuple[Binding, ...] = (Binding(0, sequence.params, tokens, []),)
     for end in sorted({*ends, len(tokens)}):

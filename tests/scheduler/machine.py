@@ -15,7 +15,7 @@ import hypothesis.strategies as st
 from hypothesis import event
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from fake_executor import END, FakeExecutor, embedding, solo_output, solo_scores
+from fake_executor import END, FakeExecutor, embedding, embeddings_of, solo_output, solo_scores
 from heddle.cache.manager import CacheManager
 from heddle.embedding import EmbeddingParams, Pooling
 from heddle.errors import ContextLengthError, HeddleError, OverloadedError
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 prompts = st.lists(st.integers(1, 31), min_size=1, max_size=8) | st.integers(1, 120).map(
     lambda length: [7] * length
 )
-wishes = st.sampled_from(["text", "text", "text", "scored text", "scores", "mean", "last"])
+wishes = st.sampled_from(["text", "text", "text", "scored text", "scores", "mean", "last", "none"])
 """What a request asks for: text, log probabilities of its prompt, an embedding."""
 
 
 def asked(wish: str, seed: int, *, ignore_eos: bool, **fields: Any) -> Any:
     """The parameters of a request."""
-    if wish in {"mean", "last"}:
+    if wish in {"mean", "last", "none"}:
         priority = fields.get("priority", 0)
         return EmbeddingParams(Pooling(wish), fields.get("cache_salt"), priority=priority)
     if wish == "scores":
@@ -250,8 +250,12 @@ class Machine(RuleBasedStateMachine):
                 assert told == list(scores[: len(told)])
                 return None
             case Pooled():
-                mean = params.pooling is Pooling.MEAN
-                assert outcome.vector == embedding(prompt if mean else prompt[-1:])
+                expected = {
+                    Pooling.MEAN: embedding(prompt),
+                    Pooling.LAST: embedding(prompt[-1:]),
+                    Pooling.NONE: embeddings_of(prompt),
+                }
+                assert outcome.vector == expected[params.pooling]
                 return FinishReason.STOP
             case None:
                 assert params.max_tokens == 0

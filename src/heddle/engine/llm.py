@@ -108,18 +108,21 @@ class LLM(Closing):
         Args:
             prompts: texts or lists of token ids, any number of them, or one text.
             pooling: "mean" of the last hidden states of all tokens, or "last": the last hidden
-                state of the last token. None: the engine's setting.
+                state of the last token. None: the engine's setting. :meth:`Engine.embed` takes
+                "none", too.
             prompt_name: name of a text of the model's files that goes before each prompt, such as
                 "query". None: the files' default, mostly no text.
             progress: as for :meth:`generate`.
 
         Raises:
+            UnsupportedParameterError: the pooling is "none", so that a prompt has many vectors.
             HeddleError: a prompt was refused or failed. The other prompts are cancelled.
         """
         import numpy as np
 
         prompts = [prompts] if isinstance(prompts, str) else list(prompts)
         params = EmbeddingParams(pooling, prompt_name=prompt_name)  # type: ignore[arg-type]
+        self.engine.model.check_one_vector(params)
         embeddings = self._run(prompts, [params] * len(prompts), Collector.wait_embedding, progress)
         vectors = [np.frombuffer(one.vector, np.float32) for one in embeddings]
         width = self.engine.model.shape.width

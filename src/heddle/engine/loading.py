@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from heddle.config import EngineConfig
+    from heddle.embedding import EmbeddingParams
     from heddle.engine.reranking import Reranker
     from heddle.executors.registry import Load
     from heddle.hub_place import HubPlace
@@ -112,6 +113,23 @@ class LoadedModel:
             InvalidRequestError: a value is out of range.
         """
         return SamplingParams(**{**self.sampling_defaults, **given})
+
+    def embeds_tokens(self, params: EmbeddingParams) -> bool:
+        """Whether these parameters ask for a vector for each token."""
+        return (params.pooling or self.pooling) is Pooling.NONE
+
+    def check_one_vector(self, params: EmbeddingParams) -> None:
+        """Check that these parameters ask for one vector for each text.
+
+        Raises:
+            UnsupportedParameterError: they ask for one for each token.
+        """
+        if self.embeds_tokens(params):
+            raise UnsupportedParameterError(
+                "pooling none gives a vector for each token, and this call returns one for each"
+                " text. Set pooling to mean or last, or use the route /embedding or Engine.embed",
+                param="pooling",
+            )
 
     def judge(self) -> Reranker:
         """The model's reranker.

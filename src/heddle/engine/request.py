@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from heddle.embedding import EmbeddingParams
+from heddle.embedding import MAX_TOKEN_NUMBERS, EmbeddingParams, Pooling
 from heddle.errors import InvalidRequestError
 from heddle.outputs import Delta, FinishReason, Progress, Usage
 from heddle.scheduler.sequence import Sequence
@@ -177,7 +177,8 @@ def prepare(
 
     Raises:
         InvalidRequestError: a token id is not in the vocabulary, one of `shown_specials` is not a
-            control token, or the prompt is empty and the model has no BOS token.
+            control token, the prompt is empty and the model has no BOS token, or the vectors of
+            its tokens would be too large.
         GrammarError: the grammar is wrong, or too large.
     """
     started = time.perf_counter()
@@ -208,6 +209,14 @@ def prepare(
                 " embeddings. Ask for ranks (/v1/rerank, LLM.rerank), or send pooling: mean or"
                 " last",
                 param="pooling",
+            )
+        numbers = len(tokens) * model.shape.width
+        if pooling is Pooling.NONE and numbers > MAX_TOKEN_NUMBERS:
+            most = MAX_TOKEN_NUMBERS // model.shape.width
+            raise InvalidRequestError(
+                f"the prompt has {len(tokens)} tokens; with pooling none it may have {most}, of"
+                f" {model.shape.width} numbers each. Shorten it, or use pooling mean or last",
+                param="prompt",
             )
         params = replace(params, pooling=pooling)
         sequence = Sequence(request_id, params, tokens, len(tokens), frozenset(), NO_RULES)

@@ -7,7 +7,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from heddle.cache.manager import PageTable
-from heddle.embedding import EmbeddingParams, Pooling
+from heddle.embedding import EVERY_STATE, EmbeddingParams
 from heddle.step import NO_RULES, Chunk, Pool, Scoring
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from heddle.cache.manager import Restore
+    from heddle.embedding import Pooling
     from heddle.sampling_params import SamplingParams
     from heddle.scheduler.guessing import Guessing
     from heddle.step import TokenRules
@@ -141,7 +142,7 @@ class Sequence:
     def reads_prompt(self) -> bool:
         """Whether steps must compute all positions of the prompt, so that prefix hits do not
         help."""
-        return self.prompt_logprobs is not None or self.pooling is Pooling.MEAN
+        return self.prompt_logprobs is not None or self.pooling in EVERY_STATE
 
     @property
     def first_needed(self) -> int:
@@ -150,7 +151,7 @@ class Sequence:
         A step samples the next token at the last position. It reads the logprob of a prompt token
         at the position before that token.
         """
-        if self.pooling is Pooling.MEAN:
+        if self.pooling in EVERY_STATE:
             return 0
         return max(0, self.scored - 1) if self.scores else len(self.tokens) - 1
 
@@ -198,7 +199,7 @@ class Sequence:
     def _pool(self, start: int, end: int) -> Pool | None:
         """The hidden states at positions [start, end) that its embedding uses; None if none."""
         complete = end == len(self.tokens)
-        if self.pooling is Pooling.MEAN:
+        if self.pooling in EVERY_STATE:
             return Pool(0, complete)
         return Pool(end - 1 - start, complete) if complete else None
 

@@ -1,22 +1,26 @@
-"""Makes the arrays of a native step from a plan, and sums hidden states for embeddings."""
+"""Makes the arrays of a native step from a plan, and keeps hidden states for embeddings."""
 
 from __future__ import annotations
 
 import math
-from array import array
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
+
+from heddle.embedding import Pooling
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     import numpy.typing as npt
 
+    from heddle.embedding import EmbeddingParams
     from heddle.step import Chunk, StepPlan
 
     _Ints = npt.NDArray[np.int32]
+    PooledRows: TypeAlias = tuple[int, int, npt.NDArray[np.float64]]
+    """First row, number of rows, and the array (width,) that their states are added to."""
 
 
 def ints(values: Sequence[int]) -> _Ints:
@@ -24,32 +28,80 @@ def ints(values: Sequence[int]) -> _Ints:
     return np.array(values, dtype=np.int32)
 
 
+class PooledStates(Protocol):
+    """What becomes the embedding of one sequence."""
+
+    def room_for(self, row: int, count: int) -> list[PooledRows]:
+        """Where the native step adds the states of `count` rows, the first of them `row`."""
+        ...
+
+    def add(self, state: npt.NDArray[np.float32]) -> None:
+        """Add the state (width,) of the next token."""
+        ...
+
+    def vector(self) -> npt.NDArray[np.float64]:
+        """The embedding, as :class:`Pooled` has it."""
+        ...
+
+
+def pooled_states(params: EmbeddingParams, width: int) -> PooledStates:
+    """The empty states of a sequence with these parameters."""
+    if params.pooling is Pooling.NONE:
+        return EachState(width)
+    return StateSum(width, unit_length=params.unit_length)
+
+
 class StateSum:
     """The sum of one sequence's last hidden states.
 
     The program adds the states in float64, one by one in the order of their positions. So the bits
     do not depend on the chunks.
-
-    Attributes:
-        values: (width,) float64; the native step adds to them.
-        count: number of states in the sum.
     """
 
-    def __init__(self, width: int, *, unit_length: bool = True) -> None:
+    def __init__(self, width: int, *, unit_length: bool) -> None:
         """With `unit_length`, the mean is scaled to length 1."""
-        self.values = np.zeros(width, np.float64)
-        self.count = 0
+        self._values = np.zeros(width, np.float64)
+        self._count = 0
         self._unit_length = unit_length
 
-    def mean(self) -> array[float] | None:
-        """The mean as float32; None if it is not finite. Zeros stay zeros."""
-        mean = self.values / self.count
-        if not np.isfinite(mean).all():
-            return None
-        length = 1.0
-        if self._unit_length:
-            length = math.sqrt(math.fsum((mean * mean).tolist()))  # fsum is exact in any order
-        return array("f", (mean / (length or 1.0)).astype(np.float32).tobytes())
+    def room_for(self, row: int, count: int) -> list[PooledRows]:
+        self._count += count
+        return [(row, count, self._values)]
+
+    def add(self, state: npt.NDArray[np.float32]) -> None:
+        self._values += state.astype(np.float64)
+        self._count += 1
+
+    def vector(self) -> npt.NDArray[np.float64]:
+        """The mean. Zeros stay zeros, and a mean that is not finite is not scaled."""
+        mean = self._values / self._count
+        if not self._unit_length or not np.isfinite(mean).all():
+            return mean
+        length = math.sqrt(math.fsum((mean * mean).tolist()))  # fsum is exact in any order
+        return mean / (length or 1.0)
+
+
+class EachState:
+    """All last hidden states of one sequence."""
+
+    def __init__(self, width: int) -> None:
+        self._width = width
+        self._states: list[npt.NDArray[np.float64]] = []
+
+    def room_for(self, row: int, count: int) -> list[PooledRows]:
+        self._states.append(np.zeros((count, self._width), np.float64))
+        return _single_rows(row, self._states[-1])
+
+    def add(self, state: npt.NDArray[np.float32]) -> None:
+        self._states.append(state[None].astype(np.float64))
+
+    def vector(self) -> npt.NDArray[np.float64]:
+        return np.concatenate(self._states).ravel()
+
+
+def _single_rows(row: int, states: npt.NDArray[np.float64]) -> list[PooledRows]:
+    """Room for a state in each row of `states`: a sum of one state is the state."""
+    return [(number, 1, state) for number, state in enumerate(states, row)]
 
 
 @dataclass(slots=True)
@@ -73,7 +125,7 @@ class Layout:
     pages: list[int] = field(default_factory=list)
     rows: list[int] = field(default_factory=list)
     scored: list[tuple[int, int, int]] = field(default_factory=list)
-    pooled: list[tuple[int, int, npt.NDArray[np.float64]]] = field(default_factory=list)
+    pooled: list[PooledRows] = field(default_factory=list)
     kept: list[npt.NDArray[np.float64]] = field(default_factory=list)
     width: int = 0
 
@@ -81,11 +133,11 @@ class Layout:
     def of(
         cls,
         plan: StepPlan,
-        sums: Mapping[int, StateSum],
+        sums: Mapping[int, PooledStates],
         width: int = 0,
         fixed: Sequence[tuple[int, int, int]] | None = None,
     ) -> Layout:
-        """Lay out a plan. `sums` has a sum for each slot whose states are pooled.
+        """Lay out a plan. `sums` has the states of each slot that pools some.
 
         `width` is that of hidden states, if the plan keeps some. `fixed` has the fixed-size states
         of each chunk, see `FixedMemory.places`. None: the model is not recurrent.
@@ -95,7 +147,7 @@ class Layout:
             layout._add(chunk, sums, () if fixed is None else fixed[index])
         return layout
 
-    def _add(self, chunk: Chunk, sums: Mapping[int, StateSum], fixed: tuple[int, ...]) -> None:
+    def _add(self, chunk: Chunk, sums: Mapping[int, PooledStates], fixed: tuple[int, ...]) -> None:
         begin, count = len(self.ids), len(chunk.tokens)
         span: tuple[int, ...] = (begin, count, chunk.start, len(self.pages), 0)
         self.ids.extend(chunk.tokens)
@@ -112,13 +164,11 @@ class Layout:
             targets = enumerate(chunk.score.targets, first)
             self.scored.extend((row, target, top) for row, target in targets)
         if chunk.pool is not None:
-            state_sum, rows = sums[chunk.slot], count - chunk.pool.first
-            state_sum.count += rows
-            self.pooled.append((begin + chunk.pool.first, rows, state_sum.values))
+            first = chunk.pool.first
+            self.pooled += sums[chunk.slot].room_for(begin + first, count - first)
         if chunk.keep_states:
-            states, end = np.zeros((chunk.keep_states, self.width), np.float64), begin + count
-            rows_of = range(end - chunk.keep_states, end)
-            self.pooled.extend((row, 1, states[i]) for i, row in enumerate(rows_of))
+            states = np.zeros((chunk.keep_states, self.width), np.float64)
+            self.pooled += _single_rows(begin + count - chunk.keep_states, states)
             self.kept.append(states)
 
     def arrays(self) -> tuple[_Ints, _Ints, _Ints, _Ints, _Ints]:

@@ -28,7 +28,7 @@ from heddle.executors.arithmetic import (
     source_digest,
     trigonometry_digest,
 )
-from heddle.executors.cpu.batch import Layout, StateSum
+from heddle.executors.cpu.batch import Layout, pooled_states
 from heddle.executors.cpu.fixed_memory import FixedMemory
 from heddle.executors.cpu.grammar_masks import GrammarMasks
 from heddle.executors.cpu.kv_memory import KvMemory
@@ -58,6 +58,7 @@ if TYPE_CHECKING:
 
     from heddle.config import EngineConfig
     from heddle.errors import HeddleError
+    from heddle.executors.cpu.batch import PooledStates
     from heddle.executors.cpu.grammar_masks import MaskSource
     from heddle.executors.graph.forward import Forward
     from heddle.models.decoder import Decoder
@@ -160,7 +161,7 @@ class CpuExecutor:
         self._sampler_failures: dict[int, HeddleError] = {}  # by slot
         self._sampled_rows = self._scored_rows = 0  # of the last step, in this order
         self._masks: MaskSource = GrammarMasks()
-        self._sums: dict[int, StateSum] = {}  # by slot, for sequences with an embedding
+        self._sums: dict[int, PooledStates] = {}  # by slot, for sequences with an embedding
         self._submitted: _Submitted | None = None
 
     def _lower(self, forward: Forward, positions: int) -> tuple[int, int | None]:
@@ -290,8 +291,8 @@ class CpuExecutor:
 
     def _bind(self, binding: Binding) -> None:
         if isinstance(binding.params, EmbeddingParams):
-            width, unit = self._program.pooled_width, binding.params.unit_length
-            self._sums[binding.slot] = StateSum(width, unit_length=unit)
+            width = self._program.pooled_width
+            self._sums[binding.slot] = pooled_states(binding.params, width)
         else:
             self._sampler_failures.pop(binding.slot, None)
             self._samplers[binding.slot] = self._sampler(binding, binding.params)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from array import array
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from heddle.executors.failures import non_finite
 from heddle.outputs import PromptLogprob
@@ -12,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, MutableMapping, Sequence
 
     from heddle import _native
-    from heddle.executors.cpu.batch import StateSum
+    from heddle.executors.cpu.batch import PooledStates
     from heddle.executors.cpu.samplers import Row
     from heddle.step import StepPlan
 
@@ -40,17 +43,15 @@ def scored(
     return tuple(results)
 
 
-def pooled(plan: StepPlan, sums: MutableMapping[int, StateSum]) -> tuple[Pooled | Failed, ...]:
-    """Embeddings of complete sequences. Removes their sums."""
+def pooled(plan: StepPlan, sums: MutableMapping[int, PooledStates]) -> tuple[Pooled | Failed, ...]:
+    """Embeddings of complete sequences. Removes their states."""
     results: list[Pooled | Failed] = []
     for chunk in plan.chunks:
         if chunk.pool is None or not chunk.pool.complete:
             continue
-        state_sum = sums.pop(chunk.slot)
-        vector = state_sum.mean()
-        if vector is None:
-            mean = state_sum.values / state_sum.count
-            results.append(Failed(chunk.slot, non_finite(chunk, row=mean)))
+        vector = sums.pop(chunk.slot).vector()
+        if not np.isfinite(vector).all():
+            results.append(Failed(chunk.slot, non_finite(chunk, row=vector)))
         else:
-            results.append(Pooled(chunk.slot, vector))
+            results.append(Pooled(chunk.slot, array("f", vector.astype(np.float32).tobytes())))
     return tuple(results)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from fastapi import APIRouter, Request
@@ -13,16 +14,14 @@ from heddle.parameters import Api
 from heddle.server.generate.dispatch import salted
 from heddle.server.generate.json_answer import JsonPartsResponse
 from heddle.server.generate.mixed_prompts import Prompts, prompts_in, tokens_of
-from heddle.server.generate.vectors import check_length, encoded_vectors
+from heddle.server.generate.vectors import check_length, encoded_vectors, entry_of_tokens
 from heddle.server.generate.vendor_fields.table import decided
 from heddle.server.http.connection import unless_gone
-from heddle.server.http.encoding import array, encode
+from heddle.server.http.encoding import array
 from heddle.server.http.record import record_of
 from heddle.server.http.schema import Schema, takes
 
 if TYPE_CHECKING:
-    from array import array as Array  # noqa: N812  the function `array` has the same name
-
     from heddle.server.generate.service import Served, Service
 
 
@@ -43,13 +42,17 @@ def routes(service: Service) -> APIRouter:
 
     @router.post("/embedding", openapi_extra=takes(NativeEmbeddingRequest))
     async def embedding(request: Request) -> Response:
-        """Compute a vector for each text, of length 1 unless `embd_normalize` is -1."""
+        """Compute a vector for each text, of length 1 unless `embd_normalize` is -1.
+
+        With the setting `pooling` none, compute a vector for each token, of any length.
+        """
         served, prompts, params = await service.take(
             request, NativeEmbeddingRequest, lambda body, served: (served, *_read(body, served))
         )
         params = salted(params, request, service)
         record_of(request.scope).describe(served.name, params)
-        made = encoded_vectors(prompts, params, served, request.scope, _entry)
+        entry = partial(entry_of_tokens, width=served.engine.model.shape.width)
+        made = encoded_vectors(prompts, params, served, request.scope, entry, each_token=True)
         parts = await unless_gone(request.receive, made)
         return JsonPartsResponse([array(parts)], service.backlog)
 
@@ -73,8 +76,3 @@ def _read(body: NativeEmbeddingRequest, served: Served) -> tuple[list[list[int]]
     for ids in tokens:
         check_length(ids, name, served)
     return tokens, EmbeddingParams(unit_length=body.embd_normalize != -1)
-
-
-def _entry(index: int, vector: Array[float]) -> bytes:
-    """A text's element of the answer. The list of vectors has one: that of all tokens together."""
-    return encode({"index": index, "embedding": [vector.tolist()]})

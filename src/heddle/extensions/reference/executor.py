@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from heddle.embedding import EmbeddingParams
+from heddle.embedding import EmbeddingParams, Pooling
 from heddle.errors import EngineFailedError, GrammarError, StepAbandonedError
 from heddle.executors.arithmetic import MODEL_SOURCES, rope_digest, source_digest
 from heddle.executors.failures import (
@@ -234,7 +234,7 @@ class ReferenceExecutor:
                 if chunk.pool.complete:
                     params = sequence.binding.params
                     assert isinstance(params, EmbeddingParams), "others pool nothing"
-                    pooled.append(_pooled(chunk, states, unit_length=params.unit_length))
+                    pooled.append(_pooled(chunk, states, params))
         self._states.keep(plan)
         for slot in wrong:
             self._states.rewind(slot)
@@ -354,17 +354,23 @@ def _scored(chunk: Chunk, rows: Sequence[Float32]) -> Scored | Failed:
 
 
 def _pooled(
-    chunk: Chunk, states: Sequence[NDArray[np.float64]], *, unit_length: bool
+    chunk: Chunk, states: Sequence[NDArray[np.float64]], params: EmbeddingParams
 ) -> Pooled | Failed:
-    """The mean of the states, with `unit_length` scaled to length 1. Zeros stay zeros."""
-    total = np.zeros_like(states[0])
-    for state in states:  # in the order of positions
-        total += state
-    mean = total / len(states)
-    if not np.isfinite(mean).all():
-        return Failed(chunk.slot, non_finite(chunk, row=mean))
-    length = math.sqrt(math.fsum((mean * mean).tolist())) if unit_length else 1.0
-    return Pooled(chunk.slot, array("f", (mean / (length or 1.0)).astype(np.float32).tobytes()))
+    """The mean of the states, with `unit_length` scaled to length 1. Zeros stay zeros.
+
+    With `Pooling.NONE`, the states one after another.
+    """
+    if params.pooling is Pooling.NONE:
+        vector, scaled = np.concatenate(states), False
+    else:
+        total = np.zeros_like(states[0])
+        for state in states:  # in the order of positions
+            total += state
+        vector, scaled = total / len(states), params.unit_length
+    if not np.isfinite(vector).all():
+        return Failed(chunk.slot, non_finite(chunk, row=vector))
+    length = math.sqrt(math.fsum((vector * vector).tolist())) if scaled else 1.0
+    return Pooled(chunk.slot, array("f", (vector / (length or 1.0)).astype(np.float32).tobytes()))
 
 
 def _least_seconds(work: Callable[[], object]) -> float:

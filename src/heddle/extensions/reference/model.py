@@ -67,8 +67,14 @@ class ReferenceModel:
         )
 
     def embedding(self, tokens: Sequence[int], pooling: Pooling) -> NDArray[np.float64]:
-        """The embedding (width,) of `tokens`, of length 1, from states in one forward pass."""
-        states = self.states([SequenceChunk(SequenceCache(), 0, tokens)]).astype(np.float64)
-        pooled = states.mean(axis=0) if pooling is Pooling.MEAN else states[-1]
-        vector: NDArray[np.float64] = pooled / np.sqrt(np.sum(pooled * pooled))
+        """The embedding (width,) of `tokens`, of length 1, from states in one forward pass.
+
+        With `Pooling.NONE`, the states (tokens, width).
+        """
+        run = SequenceChunk(SequenceCache(), 0, tokens)
+        vector: NDArray[np.float64] = self.states([run]).astype(np.float64)
+        if pooling is Pooling.NONE:
+            return vector
+        vector = vector.mean(axis=0) if pooling is Pooling.MEAN else vector[-1]
+        vector /= np.sqrt(np.sum(vector * vector))
         return vector

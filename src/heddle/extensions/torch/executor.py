@@ -19,7 +19,7 @@ import torch
 from heddle.embedding import EmbeddingParams
 from heddle.errors import EngineFailedError, StepAbandonedError, StepMemoryError
 from heddle.executors.arithmetic import rope_digest, source_digest, trigonometry_digest
-from heddle.executors.cpu.batch import StateSum
+from heddle.executors.cpu.batch import pooled_states
 from heddle.executors.cpu.readout import pooled
 from heddle.executors.failures import summarize
 from heddle.executors.graph.forward import model_work
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from heddle.config import EngineConfig
+    from heddle.executors.cpu.batch import PooledStates
     from heddle.executors.cpu.grammar_masks import MaskSource
     from heddle.extensions.torch.agreement import Attempt
     from heddle.extensions.torch.chunk_rows import ChunkRows
@@ -134,7 +135,7 @@ class TorchExecutor:
             shape.vocabulary, device, config.slots if samples_on_device else 0
         )
         self._score = score_on_device if samples_on_device else score_on_host
-        self._sums: dict[int, StateSum] = {}  # by slot, for sequences with an embedding
+        self._sums: dict[int, PooledStates] = {}  # by slot, for sequences with an embedding
         self._submitted: StepPlan | None = None  # to be started
         self._started: deque[Attempt[_Started]] = deque()
         self._lacking: StepMemoryError | None = None  # of a step ahead
@@ -337,8 +338,7 @@ class TorchExecutor:
         for binding in plan.bindings:
             params = binding.params
             if isinstance(params, EmbeddingParams):
-                unit = params.unit_length
-                self._sums[binding.slot] = StateSum(self._state_width, unit_length=unit)
+                self._sums[binding.slot] = pooled_states(params, self._state_width)
             else:
                 self._samplers.bind(binding, params)
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from heddle.executors.cpu.batch import StateSum
+    from heddle.executors.cpu.batch import PooledStates
     from heddle.extensions.torch.chunk_rows import ChunkRows
     from heddle.extensions.torch.graphs import GraphStep
     from heddle.extensions.torch.program import Step
@@ -75,10 +75,10 @@ class Read:
 def read(
     step: Step | GraphStep,
     chunks: Sequence[ChunkRows],
-    sums: MutableMapping[int, StateSum],
+    sums: MutableMapping[int, PooledStates],
     score: Score,
 ) -> Read:
-    """Read the rows of a step. Adds hidden states to the sums of slots that pool.
+    """Read the rows of a step. Adds hidden states to those of slots that pool.
 
     `score` computes log probabilities of prompt tokens.
     """
@@ -92,9 +92,7 @@ def read(
     }
     for one in chunks:
         for row in one.pooled:
-            state_sum = sums[one.chunk.slot]
-            state_sum.values += states[row].astype(np.float64)
-            state_sum.count += 1
+            sums[one.chunk.slot].add(states[row])
     kept = tuple(np.stack([states[row] for row in one.kept]) for one in chunks if one.kept)
     return Read(logits, tuple(scorer.result() for scorer, _ in scorers), kept)
 

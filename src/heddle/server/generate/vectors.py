@@ -7,6 +7,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 from heddle.errors import ContextLengthError, InvalidRequestError, OverloadedError
+from heddle.server.http import encoding
 from heddle.server.http.keys import client_of
 from heddle.server.http.record import record_of
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 _AHEAD = 4
 """Texts of one body in the engine at once, for each slot. The others follow later, so that other
 clients find places in the queue, and a body may hold more texts than the queue has places."""
+_LARGE = 2**16
+"""Numbers of a vector that take some 30 ms to encode, so that a thread encodes them."""
 _NEXT_TRY = 0.05
 """Seconds until the next try to submit texts after the queue was full."""
 
@@ -81,17 +84,33 @@ async def encoded_vectors(
     served: Served,
     scope: Scope,
     encode: Callable[[int, array[float]], bytes],
+    *,
+    each_token: bool = False,
 ) -> list[bytes]:
     """The result of `encode` for the index and the vector of each prompt, in order.
+
+    With `each_token`, a vector may be those of all tokens, one after another (`Pooling.NONE`).
 
     Raises:
         HeddleError: the engine refuses a text or fails on it. All texts are cancelled.
     """
+    if not each_token:
+        served.engine.model.check_one_vector(params)
     gathering = Gathering(served.backlog)
     async with aclosing(vectors(prompts, params, served, scope)) as ready:
         async for index, vector in ready:
-            gathering.add(index, encode(index, vector))
+            if len(vector) < _LARGE:
+                gathering.add(index, encode(index, vector))
+            else:
+                gathering.add(index, await asyncio.to_thread(encode, index, vector))
     return gathering.take()
+
+
+def entry_of_tokens(index: int, vector: array[float], *, width: int) -> bytes:
+    """An element of llama.cpp's answer: a list of vectors, of all tokens or of their pooling."""
+    starts = range(0, len(vector), width)
+    rows = (encoding.encode(vector[start : start + width].tolist()) for start in starts)
+    return encoding.joined({"index": index}, embedding=encoding.array(rows))
 
 
 class Gathering:

@@ -18,7 +18,7 @@ from heddle.parameters import Api
 from heddle.server.generate.dispatch import salted
 from heddle.server.generate.json_answer import JsonPartsResponse
 from heddle.server.generate.mixed_prompts import Prompts, prompts_in, tokens_of
-from heddle.server.generate.vectors import check_length, encoded_vectors
+from heddle.server.generate.vectors import check_length, encoded_vectors, entry_of_tokens
 from heddle.server.generate.vendor_fields.table import decided
 from heddle.server.http import encoding
 from heddle.server.http.connection import unless_gone
@@ -98,15 +98,27 @@ def routes(service: Service) -> APIRouter:
 
     @router.post("/v1/embeddings", response_model=Embeddings, openapi_extra=takes(EmbeddingRequest))
     async def embeddings(request: Request) -> Response:
-        """Compute a vector of length 1 for each text."""
+        """Compute a vector of length 1 for each text.
+
+        If the setting `pooling` is none, `/embeddings` without `/v1` computes a vector for each
+        token and answers as llama.cpp.
+        """
         served, prepared = await service.take(
             request, EmbeddingRequest, lambda body, served: (served, _prepared(body, served))
         )
         params = salted(prepared.params, request, service)
         record_of(request.scope).describe(prepared.model, params)
+        model, path = served.engine.model, request.scope.get("raw_path")
+        each_token = path == b"/embeddings" and model.embeds_tokens(params)
         entry = partial(_entry, in_base64=prepared.in_base64)
-        made = encoded_vectors(prepared.prompts, params, served, request.scope, entry)
+        if each_token:
+            entry = partial(entry_of_tokens, width=model.shape.width)
+        made = encoded_vectors(
+            prepared.prompts, params, served, request.scope, entry, each_token=each_token
+        )
         parts = await unless_gone(request.receive, made)
+        if each_token:
+            return JsonPartsResponse([encoding.array(parts)], service.backlog)
         tokens = sum(map(len, prepared.prompts))
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
         frame = {"object": "list", "model": prepared.model, "usage": usage}
