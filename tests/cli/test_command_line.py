@@ -15,10 +15,14 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
+from fake_executor import FakeExecutor
+from fake_model import fake_model
 from gguf_writer import Tensor, write_gguf
 from heddle.cli import BROKEN_PIPE, INTERRUPTED, run
 from heddle.config import DEFAULT_MODEL, EngineConfig, RegistryConfig, ServerConfig
 from heddle.engine import Engine
+from heddle.server import app as server_app
+from heddle.server.http import process
 from heddle.settings import GROUPS, settings
 from heddle.weights.tensor_types import TensorType
 from models.tiny.llama import PLAIN
@@ -27,6 +31,8 @@ from tiny_hub import TINY, TOKENIZER
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from fastapi import FastAPI
 
 NOBODYS = "~no-such-user/x.gguf"
 """A path in the home folder of a user who does not exist."""
@@ -380,3 +386,26 @@ def test_serve_says_where_it_is_and_stops_when_told(
     assert re.fullmatch(r"ready     http://127\.0\.0\.1:\d+/v1", lines[4])
     assert loaded[0][0] == DEFAULT_MODEL
     assert loads_before_freezing == [0], "objects of a model would never be freed"
+
+
+def test_routes_see_the_first_load_of_a_server_that_loads_on_demand(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It may unload the model before the first request, and `/props` still describes it."""
+    seen: list[str] = []
+
+    def load(source: str, config: EngineConfig, **_: object) -> Engine:
+        seen.append(f"load {source}")
+        return Engine(fake_model(FakeExecutor()), config)
+
+    make = server_app.create_app
+
+    def create_app(*arguments: Any) -> FastAPI:
+        seen.append("app")
+        return make(*arguments)
+
+    monkeypatch.setattr(Engine, "load", load)
+    monkeypatch.setattr(server_app, "create_app", create_app)
+    monkeypatch.setattr(process, "serve", lambda *_, **__: seen.append("serve"))
+    assert run(["serve", "one", "two", "--default", "two", "--autoload", "--port", "0"]) == 0
+    assert seen == ["app", "load two", "serve"]

@@ -65,6 +65,11 @@ def test_models_answer_by_name(make) -> None:
     assert registry.engine() is registry.engine("one") is one
     assert registry.engine("two") is two
     assert (generate(one), generate(two)) == (2, 2)
+    with (
+        Registry() as nothing,
+        pytest.raises(ModelNotFoundError, match=r"no default model; there is none\. Name one"),
+    ):
+        nothing.engine()
     with pytest.raises(ModelNotFoundError, match="'three' is not loaded; there is 'one', 'two'"):
         registry.engine("three")
 

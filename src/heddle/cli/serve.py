@@ -76,9 +76,10 @@ def serve(
                 models = [chosen(None, engine)]
             added = [loaded.add(model) for model in models or ()]
             _set_default(loaded, default)
-            app = create_app(loaded, server)
+            app = create_app(loaded, server)  # first: it remembers what loads say of models
             freeze_objects()
-            for name in added[:1] if registry.autoload else added:
+            on_demand = [loaded.default] if loaded.default else []
+            for name in on_demand if registry.autoload else added:
                 loaded.begin_known(name).result()
             loaded.check_engrams()
             run(

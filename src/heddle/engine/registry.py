@@ -204,6 +204,12 @@ class Registry(Closing):
         entry = self._entries.get(name)
         if entry is None:
             known = ", ".join(map(repr, self._entries)) or "none"
+            if not name:
+                raise ModelNotFoundError(
+                    f"no model is named, and there is no default model; there is {known}. Name one,"
+                    " or start the server with --default NAME",
+                    param="model",
+                )
             raise ModelNotFoundError(
                 f"model {name!r} is not loaded; there is {known}", param="model"
             )

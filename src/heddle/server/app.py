@@ -60,7 +60,10 @@ def create_app(registry: Registry, config: ServerConfig | None = None) -> FastAP
         if isinstance(route, Route)
     ]
     keys = keys_of(service.config)
-    named = () if service.config.any_model else service.names
+
+    def names() -> tuple[str, ...]:
+        return () if service.config.any_model else service.names
+
     schemas = {route.path_format: api.errors.schema for route, api in served}
     streams = {route.path_format: api.stream for route, api in served}
     admin = {
@@ -69,7 +72,7 @@ def create_app(registry: Registry, config: ServerConfig | None = None) -> FastAP
         if is_admin_route(route)
         for method in route.methods or ()
     }
-    app = Application(named, schemas, streams, admin, keys)
+    app = Application(names, schemas, streams, admin, keys)
     app.add_middleware(errors.AnswerBugs)  # innermost: the others add headers to its responses
     app.add_middleware(RefuseWhileStopping)
     app.add_middleware(CheckKeys, keys=keys, host=service.config.host)

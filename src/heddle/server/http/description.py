@@ -14,7 +14,7 @@ from fastapi import FastAPI
 from heddle.server.http.access import OPEN_PATHS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence, Set
+    from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 
     from pydantic import BaseModel
 
@@ -50,7 +50,7 @@ class Application(FastAPI):
 
     def __init__(
         self,
-        models: Sequence[str],
+        models: Callable[[], Sequence[str]],
         error_schemas: Mapping[str, type[BaseModel]],
         streams: Mapping[str, str],
         admin: Set[tuple[str, str]],
@@ -58,7 +58,7 @@ class Application(FastAPI):
     ) -> None:
         """
         Args:
-            models: names of the loaded model in requests; empty if the server accepts any name.
+            models: gets the names of models in requests; none if the server accepts any name.
             error_schemas: schema of errors by path.
             streams: media type of streams by path.
             admin: path and method, in lower case, of each admin route.
@@ -77,7 +77,7 @@ class Application(FastAPI):
             description = super().openapi()
             _complete(
                 description,
-                self._models,
+                self._models(),
                 self._error_schemas,
                 self._streams,
                 self._admin,
