@@ -127,6 +127,19 @@ class JsonPartsResponse(Response):
             self.held -= len(part)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
+    def take(self) -> bytes:
+        """Return the whole answer, for a part of another one. The backlog no longer counts it.
+
+        Raises:
+            BacklogError: unread answers take too much memory, and this answer is the largest.
+        """
+        if self._failure is not None:
+            raise self._failure
+        content = b"".join(self._parts)
+        self._parts.clear()
+        self.held = 0
+        return content
+
     def cut(self, error: BacklogError) -> None:
         """Send no more. The response has begun, so `error` goes to the log only."""
         self._failure = error
