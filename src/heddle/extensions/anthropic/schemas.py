@@ -148,7 +148,7 @@ class OutputConfig(Schema):
 class Conversation(Schema):
     """The fields that both routes have."""
 
-    model: str
+    model: str | None = None
     messages: Annotated[list[Turn], Field(min_length=1, max_length=MAX_ITEMS), FIRST_FAULT]
     system: Content | None = None
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS), FIRST_FAULT] | None = None

@@ -40,6 +40,13 @@ def test_an_answer_has_the_name_that_was_asked_for(
     assert "'fake', 'gpt-4o', 'claude-opus-4'" in refused.json()["error"]["message"]
 
 
+@pytest.mark.parametrize("path", [*BODIES, "/v1/messages/count_tokens"])
+def test_a_request_without_a_name_is_for_the_default_model(shared: Running, path: str) -> None:
+    body = BODIES.get(path, {"messages": ASKED})
+    answer = shared.post(path, body)
+    assert (answer.status_code, answer.json().get("model", "fake")) == (200, "fake")
+
+
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
 def test_so_have_the_events_of_a_stream(serve: Callable[..., Running], path: str) -> None:
     server = serve(any_model=True)
