@@ -97,6 +97,7 @@ class Registry(Closing):
             folder=models_folder(config.models_dir), hub=config.hub_models
         )
         self._callbacks: list[Callable[[str, Engine], None]] = []
+        self._former_callbacks: list[Callable[[str, Engine], None]] = []
         self._progress = progress
         self._entries: dict[str, Entry] = {}
         self._lock = threading.Lock()
@@ -181,6 +182,13 @@ class Registry(Closing):
             engines = {one.name: one.engine for one in loaded if one.engine is not None}
         for name, engine in engines.items():
             call(name, engine)
+
+    def on_unloaded(self, call: Callable[[str, Engine], None]) -> None:
+        """Call `call` with the name and the former engine of each model that leaves the memory.
+
+        The engine has ended, and its figures are final. `call` must not use the registry.
+        """
+        self._former_callbacks.append(call)
 
     def name_of_load(self, load: Future[Engine]) -> str:
         """The name of the model that `load` loads or has loaded.
@@ -409,6 +417,7 @@ class Registry(Closing):
         if self._closed:
             raise EngineClosedError("the registry is closed")
         if entry.engine is not None:  # poisoned: nothing refers to it from now on
+            self._show_former(entry.name, entry.engine)
             self._loads.put(reclaim_memory)
         entry.state, entry.reason, entry.engine = ModelState.LOADING, None, None
         entry.progress = LoadProgress(self._progress)
@@ -580,11 +589,19 @@ class Registry(Closing):
             entry.state = ModelState.UNLOADING
         if entry.engine is not None:
             _end(entry.engine, self.config.unload_seconds if seconds is None else seconds)
+            self._show_former(entry.name, entry.engine)
         with self._lock:
             entry.state, entry.engine, entry.load = ModelState.UNLOADED, None, None
             if not entry.known:
                 self._forget(entry.name)
         reclaim_memory()
+
+    def _show_former(self, name: str, engine: Engine) -> None:
+        for call in self._former_callbacks:
+            try:
+                call(name, engine)
+            except Exception:
+                _log.exception("an observer failed when %s was unloaded", name)
 
     def keep(self, name: str, seconds: float) -> None:
         """Unload a model after `seconds` without a request; negative: never.

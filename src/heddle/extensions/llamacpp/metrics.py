@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
+
+from heddle.server.api.native.past_counters import PastCounters, added
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
     from heddle.engine.registry import Registry
     from heddle.engine.telemetry import EngineSnapshot
     from heddle.outputs import FinishReason, Usage
+    from heddle.server.api.native.metric_table import Value
 
 
 @dataclass(slots=True)
@@ -110,25 +114,39 @@ _LEVELS: dict[str, tuple[str, Callable[[_Moment], float]]] = {
 
 
 class LlamaCppCollector(Collector):
-    """Collects the metrics of the default model, if it is loaded."""
+    """Collects the metrics of the default model: its counters, and its gauges if it is loaded."""
 
     def __init__(self, models: Registry) -> None:
         self._models = models
         self._phases: dict[str, Phases] = {}
+        self._past = PastCounters(models, self._counters)
         models.on_loaded(self._observe)
 
     def _observe(self, model: str, engine: Engine) -> None:
         self._phases[model] = phases = Phases()
         engine.observe(phases)
 
+    def _moment(self, model: str, engine: Engine) -> _Moment:
+        return _Moment(engine.snapshot(), self._phases[model])
+
+    def _counters(self, model: str, engine: Engine) -> dict[str, Value]:
+        """The counters of an engine by name."""
+        moment = self._moment(model, engine)
+        return {metric: value(moment) for metric, (_, value) in _TOTALS.items()}
+
     def collect(self) -> Iterator[Metric]:
         name = self._models.default
-        engine = self._models.engines.get(name)
-        if engine is None:
+        engines, past = self._past.split()
+        moment = self._moment(name, engines[name]) if name in engines else None
+        if moment is None and name not in past:
             return
-        moment = _Moment(engine.snapshot(), self._phases[name])
         for metric, (text, value) in _TOTALS.items():
-            yield CounterMetricFamily(f"llamacpp:{metric}", text, value=value(moment))
+            now = 0.0 if moment is None else value(moment)
+            total = added(now, past.get(name, {}).get(metric))
+            assert not isinstance(total, Mapping), "these counters have no labels"
+            yield CounterMetricFamily(f"llamacpp:{metric}", text, value=total)
+        if moment is None:
+            return
         for metric, (text, value) in _LEVELS.items():
             yield GaugeMetricFamily(f"llamacpp:{metric}", text, value=value(moment))
 

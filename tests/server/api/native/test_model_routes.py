@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
+from fake_loads import poison
 from fake_model import fake_model
 from fake_server import AnyTextTokenizer, ScoringExecutor
 from heddle.config import EngineConfig, RegistryConfig, ServerConfig
@@ -105,7 +106,9 @@ def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     with Registry(config) as registry:
         registry.add("one")
         registry.load("one")
-        with live_server(registry, ServerConfig(port=0, alias=("best",))) as live:
+        with live_server(
+            registry, ServerConfig(port=0, alias=("best",), metric_names="llamacpp")
+        ) as live:
             yield Server(live.url, registry, gate, loads)
         gate.set()
 
@@ -135,6 +138,48 @@ def test_probes_load_no_model(models: Server) -> None:
     loaded = models.probe("/props?model=two&autoload=true").json()
     assert (loaded["model_alias"], loaded["is_sleeping"]) == ("two", False)
     assert models.probe("/props?model=three").status_code == 404
+
+
+def counters(models: Server) -> dict[str, float]:
+    lines = models.probe("/metrics").text.splitlines()
+    samples = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    return {name: float(value) for name, value in samples}
+
+
+def test_counters_go_on_when_a_model_is_loaded_again(models: Server) -> None:
+    own, steps = 'heddle_generated_tokens_total{model="one"}', "heddle_steps_total"
+    seconds, level = "llamacpp:prompt_seconds_total", 'heddle_slots{model="one"}'
+    tokens = "llamacpp:tokens_predicted_total"
+    models.complete("one")
+    before = counters(models)
+    assert (before[own], before[tokens]) == (2, 2)
+    models.registry.unload("one")
+    asleep = counters(models)
+    assert (asleep[own], asleep[tokens], asleep[seconds]) == (2, 2, before[seconds])
+    assert [key for key in asleep if key.startswith(steps)] == [
+        key for key in before if key.startswith(steps)
+    ]
+    assert (level in before, level in asleep) == (True, False)
+    models.complete("one")
+    after = counters(models)
+    assert (after[own], after[tokens]) == (4, 4)
+    assert after[seconds] > before[seconds]
+
+
+def test_counters_of_a_poisoned_model_go_on(models: Server) -> None:
+    models.complete("one")
+    engine = models.registry.engine("one")
+    poison(engine, engine.model.executor)  # type: ignore[arg-type]  # the fake one
+    models.registry.load("one")
+    models.complete("one")
+    assert counters(models)['heddle_generated_tokens_total{model="one"}'] == 4
+
+
+def test_counters_of_a_forgotten_model_are_forgotten(models: Server) -> None:
+    models.registry.load("guest")
+    models.complete("guest")
+    models.registry.unload("guest")  # a model that no setting names
+    assert not [key for key in counters(models) if "guest" in key and "_tokens_total" in key]
 
 
 def test_properties_of_a_forgotten_model_are_forgotten(models: Server) -> None:

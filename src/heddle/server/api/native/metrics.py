@@ -24,6 +24,7 @@ from heddle.server.api.native.metric_table import (
     Kind,
     Moment,
 )
+from heddle.server.api.native.past_counters import PastCounters, added
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -115,17 +116,18 @@ class SnapshotCollector(Collector):
     def __init__(self, models: Registry, backlog: Backlog) -> None:
         self._models = models
         self._backlog = backlog
+        self._past = PastCounters(models, _counters)
 
     def collect(self) -> Iterator[Metric]:
-        moments = {
-            name: Moment(engine, engine.snapshot()) for name, engine in self._models.engines.items()
-        }
-        yield from _of_models(ROWS, moments)
+        engines, past = self._past.split()
+        moments = {name: Moment(engine, engine.snapshot()) for name, engine in engines.items()}
+        yield from _of_models(ROWS, moments, past)
         caches = {name: moment.now.prefix_cache for name, moment in moments.items()}
-        yield from _of_models(PREFIX_CACHE_ROWS, caches)
+        yield from _of_models(PREFIX_CACHE_ROWS, caches, past)
         disks = {name: one.disk for name, one in caches.items() if one.disk is not None}
-        yield from _of_models(DISK_ROWS if disks else (), disks)
-        yield from _of_models(MODEL_ROWS, {one.name: one for one in self._models.status()})
+        if disks or any(row.name in sums for sums in past.values() for row in DISK_ROWS):
+            yield from _of_models(DISK_ROWS, disks, past)
+        yield from _of_models(MODEL_ROWS, {one.name: one for one in self._models.status()}, {})
         for row in BACKLOG_ROWS:
             yield _family(row, (), [((), row.value(self._backlog))])
 
@@ -138,11 +140,27 @@ def _collectors(models: Registry, config: ServerConfig) -> Iterator[Collector]:
                 yield collector
 
 
-def _of_models(rows: Iterable[Row[T]], sources: Mapping[str, T]) -> Iterator[Metric]:
-    """The metric of each row, with a sample for each model."""
+def _counters(_model: str, engine: Engine) -> dict[str, Value]:
+    """The counters of an engine by name."""
+    moment = Moment(engine, engine.snapshot())
+    cache = moment.now.prefix_cache
+    found = _totals(ROWS, moment) | _totals(PREFIX_CACHE_ROWS, cache)
+    return found if cache.disk is None else found | _totals(DISK_ROWS, cache.disk)
+
+
+def _totals(rows: Iterable[Row[T]], source: T) -> dict[str, Value]:
+    return {row.name: row.value(source) for row in rows if row.kind is Kind.TOTAL}
+
+
+def _of_models(
+    rows: Iterable[Row[T]], sources: Mapping[str, T], past: Mapping[str, Mapping[str, Value]]
+) -> Iterator[Metric]:
+    """The metric of each row, with a sample for each model. `past` is part of counters."""
     for row in rows:
-        samples = [((name,), row.value(source)) for name, source in sources.items()]
-        yield _family(row, (LABEL,), samples)
+        samples = {name: sums[row.name] for name, sums in past.items() if row.name in sums}
+        for name, source in sources.items():
+            samples[name] = added(row.value(source), samples.get(name))
+        yield _family(row, (LABEL,), [((name,), value) for name, value in samples.items()])
 
 
 def _family(
