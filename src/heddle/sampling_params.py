@@ -261,6 +261,15 @@ class SamplingParams:
         apis=Api.ALL,
         native=False,
     )
+    id_slot: int = parameter(
+        -1,
+        Integer(-1, MAX_INT32, note="-1 is any slot"),
+        "Slot that the request gets if this slot is free; else it gets another one. Answers are the"
+        " same in each slot. `POST /slots/{id}` saves the prefix of the slot's last request.",
+        source="llama.cpp",
+        apis=Api.GENERATION | Api.RESPONSES,
+        native=False,
+    )
     speculation: Speculation | None = parameter(
         None,
         Speculations(),

@@ -88,6 +88,7 @@ class Sequence:
         most_output: most tokens that it may generate; None if its request sets no limit.
         client: identifies the client that sent its request; None: unknown.
         priority: its class; the lowest number is first.
+        wanted_slot: the slot that it gets if this is free; -1: any slot.
         account: what its client was served in its class. The queue sets it.
         arrival: its place among the waiting sequences of its client.
         rank: its place among the running sequences of its class: when it got its slot.
@@ -124,6 +125,7 @@ class Sequence:
     total_at_start: int = 0
     guessing: Guessing | None = field(default=None, repr=False)
     priority: int = field(init=False)
+    wanted_slot: int = field(init=False)
     account: Account = field(init=False, repr=False)
     pooling: Pooling | None = field(init=False)
     prompt_logprobs: int | None = field(init=False)
@@ -134,9 +136,10 @@ class Sequence:
         self.priority = params.priority
         if isinstance(params, EmbeddingParams):
             self.pooling, self.prompt_logprobs, self.most_output = params.pooling, None, 0
+            self.wanted_slot = -1
         else:
             self.pooling, self.prompt_logprobs = None, params.prompt_logprobs
-            self.most_output = params.max_tokens
+            self.most_output, self.wanted_slot = params.max_tokens, params.id_slot
 
     @property
     def reads_prompt(self) -> bool:

@@ -15,10 +15,12 @@ class Slots:
     Attributes:
         running: the sequences with slots, by priority, then by the step in which they got them.
             Sequences that have ended are among them until no step in flight carries them.
+        latest: salt and tokens of the sequence that got each slot last; None before the first.
     """
 
     def __init__(self, count: int) -> None:
         self.running: list[Sequence] = []
+        self.latest: list[tuple[str | None, list[int]] | None] = [None] * count
         self._holders: list[Sequence | None] = [None] * count
         self._given = 0
         self._turns = 0
@@ -34,9 +36,15 @@ class Slots:
         return tuple(self._holders)
 
     def give(self, sequence: Sequence) -> None:
-        """Give a sequence the first free slot, a rank in the order, and the last turn."""
-        sequence.slot = self._holders.index(None)
+        """Give a sequence the slot that it asks for, or the first free one if that is taken.
+
+        It also gets a rank in the order, and the last turn.
+        """
+        wanted = sequence.wanted_slot
+        is_free = 0 <= wanted < len(self._holders) and self._holders[wanted] is None
+        sequence.slot = wanted if is_free else self._holders.index(None)
         self._holders[sequence.slot] = sequence
+        self.latest[sequence.slot] = sequence.params.cache_salt, sequence.tokens
         self._given += 1
         sequence.rank = self._given
         self.end_turn(sequence)

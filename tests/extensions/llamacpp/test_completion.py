@@ -208,7 +208,6 @@ def test_samplers_have_letters(shared: Running) -> None:
 
 HINTS = {
     "cache_prompt": False,
-    "id_slot": 2,
     "n_keep": 4,
     "n_discard": 9,
     "n_cache_reuse": 16,

@@ -33,7 +33,6 @@ LABELS = {
 }
 LLAMA = {
     "cache_prompt": False,
-    "id_slot": 3,
     "t_max_prompt_ms": 500,
     "t_max_predict_ms": 2500,
     "n_indent": 4,

@@ -45,7 +45,6 @@ ROWS = (
     ),
     *ignored(_ALL, "cache_prompt", bool, "answers are the same with a cache", True),
     *ignored(_ALL, "n_cache_reuse", int, "answers are the same with a cache", 0),
-    *ignored(_ALL, "id_slot", int, "answers are the same in each slot", -1),
     *ignored(_ALL, "t_max_prompt_ms", float, "a wish about time", -1.0, 0.0),
     *ignored(_ALL, "t_max_predict_ms", float, "a wish about time", -1.0, 0.0),
     *ignored(_ALL, "n_indent", int, "a wish about the text", 0),
