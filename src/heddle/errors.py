@@ -207,6 +207,13 @@ class BacklogError(OverloadedError):
     code = "backlog_full"
 
 
+class SlotFileError(HeddleError):
+    """The prefix of a slot cannot be written to its file."""
+
+    status = 503
+    code = "slot_file_failed"
+
+
 class EngineClosedError(HeddleError):
     """The engine is shutting down or was closed."""
 

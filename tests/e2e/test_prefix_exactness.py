@@ -163,6 +163,20 @@ def test_from_disk_after_a_restart(case: Case, tmp_path: Path, kv_type: str) -> 
         assert min(cached(outputs)) == 4 * PAGE_TOKENS
 
 
+def test_from_the_file_of_a_slot(case: Case, tmp_path: Path) -> None:
+    """The tokens of prompt and output come back, those after the last full page by a step."""
+    with case.engine() as engine:
+        first = one_by_one(engine, case.requests[:1])
+        saved, size = engine.save_slot(0, tmp_path / "slot")
+    with case.engine() as engine:
+        assert engine.restore_slot(1, tmp_path / "slot") == (saved, size)
+        assert engine.snapshot().computed_prompt_tokens <= PAGE_TOKENS
+        outputs = one_by_one(engine, case.requests)
+    assert same(outputs, case)
+    assert saved == len(case.requests[0][0]) + len(first[0].tokens) - 1
+    assert cached(outputs)[:2] == [len(case.requests[0][0]) - 1, case.prefix]
+
+
 def test_from_disk_after_eviction_in_little_room(case: Case, tmp_path: Path) -> None:
     settings = {"prefix_cache_dir": str(tmp_path / "cache"), "kv_cache": 10 * case.page_bytes}
     with case.engine(**settings) as engine:

@@ -207,7 +207,7 @@ class Machine(RuleBasedStateMachine):
             count -= 1
 
     def schedule(self) -> StepPlan:
-        fits = min(self.scheduler._prefixes.unclaimed().pages) >= 0
+        fits = min(self.scheduler.prefixes.unclaimed().pages) >= 0
         preemptions = self.scheduler.preemptions
         plan = self.scheduler.schedule()
         assert not fits or self.scheduler.preemptions == preemptions, "no output asked for that"

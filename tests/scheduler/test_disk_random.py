@@ -222,7 +222,7 @@ class DiskMachine(PrefixMachine):
         self.seen["found"] += s.computed > 0
         self.seen["followed"] += s.leader is not None
         assert s.computed >= (
-            whole if s.waits or min(self.scheduler._prefixes.unclaimed().pages) <= 0 else longest
+            whole if s.waits or min(self.scheduler.prefixes.unclaimed().pages) <= 0 else longest
         )
         assert s.restore is None or s.leader is None
 

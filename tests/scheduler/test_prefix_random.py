@@ -164,7 +164,7 @@ class PrefixMachine(Machine):
             self.seen["followed"] += 1
         elif s.computed != longest:
             assert s.computed == whole
-            assert min(self.scheduler._prefixes.unclaimed().pages) <= 0, (
+            assert min(self.scheduler.prefixes.unclaimed().pages) <= 0, (
                 "there was a page to copy from"
             )
         self.seen["found"] += s.computed > 0

@@ -96,7 +96,7 @@ class WindowMachine(PrefixMachine):
         elif s.computed != longest:
             assert s.computed == whole
             reach = max((group.reach for group in self.groups), default=0)  # costs are upper bounds
-            assert min(self.scheduler._prefixes.unclaimed().pages) <= 2 * reach, "there was room"
+            assert min(self.scheduler.prefixes.unclaimed().pages) <= 2 * reach, "there was room"
         self.seen["found"] += s.computed > 0
         self.seen["in part"] += s.computed % PAGE_TOKENS > 0
 

@@ -26,7 +26,7 @@ where a sequence can continue: at a position with the pages of its windows and a
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from heddle.cache.page_counts import PageCounts
@@ -165,6 +165,7 @@ class CacheManager:
         self._most_nodes = most_nodes
         self._enabled = enabled
         self._disk = disk
+        self._tiers = [] if disk is None else [disk]  # those that may have pages of a prompt
         self._hits = self._misses = self._query_tokens = self._hit_tokens = self._evictions = 0
         self._lost_tokens = 0
 
@@ -476,14 +477,15 @@ class CacheManager:
         """
         most = len(tokens) - 1 if most is None else most
         first, end = match.length // PAGE_TOKENS, most // PAGE_TOKENS
-        if self._disk is None or not self._enabled or first >= end:
+        if not self._tiers or not self._enabled or first >= end:
             return None
-        return self._disk.find(match.salt, TokenArray("i", tokens[: end * PAGE_TOKENS]), first)
+        run = TokenArray("i", tokens[: end * PAGE_TOKENS])
+        found = (tier.find(match.salt, run, first) for tier in self._tiers)
+        return next((restore for restore in found if restore is not None), None)
 
     def begin_restore(self, restore: Restore) -> None:
         """Start to read the pages that `find_on_disk` found."""
-        if self._disk is not None:
-            self._disk.begin(restore)
+        restore.tier.begin(restore)
 
     def load(self, table: PageTable, restore: Restore, most: int) -> int:
         """Append up to `most` pages that have been read to the table. Returns how many.
@@ -492,30 +494,28 @@ class CacheManager:
         fewer. If the restore ends with a snapshot, the table continues from that snapshot.
         """
         loaded = 0
-        if self._disk is not None:
-            self._disk.check(restore)
-            while loaded < most and restore.ready:
-                if restore.awaits_snapshot:
-                    self._load_snapshot(table, restore)
-                    break
-                if not self.grow(table, (len(table.pages) + 1) * PAGE_TOKENS):
-                    break
-                windows = [window.pages[-1] for window in table.windows]
-                self._disk.load(restore, table.pages[-1], windows)
-                self.give_back(table, restore.prefix.tokens, len(table.pages) * PAGE_TOKENS)
-                loaded += 1
+        restore.tier.check(restore)
+        while loaded < most and restore.ready:
+            if restore.awaits_snapshot:
+                self._load_snapshot(table, restore)
+                break
+            if not self.grow(table, (len(table.pages) + 1) * PAGE_TOKENS):
+                break
+            windows = [window.pages[-1] for window in table.windows]
+            restore.tier.load(restore, table.pages[-1], windows)
+            self.give_back(table, restore.prefix.tokens, len(table.pages) * PAGE_TOKENS)
+            loaded += 1
         return loaded
 
     def _load_snapshot(self, table: PageTable, restore: Restore) -> None:
         """Let the table continue from the snapshot that was read. Cancel if no snapshot is free."""
-        assert self._disk is not None
         assert self._snapshots is not None
         snapshot = self._snapshots.take()
         if snapshot is None:
-            self._disk.cancel(restore)
+            restore.tier.cancel(restore)
             restore.ready.clear()
             return
-        self._disk.load_snapshot(restore, snapshot)
+        restore.tier.load_snapshot(restore, snapshot)
         self.copied(table)
         table.state = table.snapshot = snapshot
         self._snapshots.pool.hold(snapshot)
@@ -532,8 +532,15 @@ class CacheManager:
 
     def cancel_restore(self, restore: Restore) -> None:
         """Cancel a restore: its sequence no longer waits for it."""
-        if self._disk is not None:
-            self._disk.cancel(restore)
+        restore.tier.cancel(restore)
+
+    def lend(self, tier: DiskTier) -> None:
+        """Let requests find the pages of a further tier until `take_back`."""
+        self._tiers.append(tier)
+
+    def take_back(self, tier: DiskTier) -> None:
+        """Let no more requests find the pages of a tier that was lent."""
+        self._tiers.remove(tier)
 
     def close(self, *, keep: bool) -> None:
         """Close the disk tier, if there is one. With `keep`, first save full pages in memory."""
@@ -567,6 +574,37 @@ class CacheManager:
                     prefix, page = tokens[:position], node.pages[index - first]
                     yield WarmPage(salt, prefix, page, windows, snapshot)
 
+    def copy_pages(
+        self, tier: DiskTier, salt: Salt, tokens: TokenArray[int], first: int, most: int
+    ) -> int:
+        """Let a tier save full pages of `tokens`, at most `most` from page `first` on.
+
+        Only the last page of `tokens` brings its snapshot. Returns how many pages are in memory
+        without a gap.
+        """
+        match, number = self._tree.match(salt, tokens), first
+        for node in match.path:
+            if node.end // PAGE_TOKENS <= number:
+                continue
+            for page in reversed(list(self._full_pages(node))):
+                end = len(page.tokens)
+                if end == (number + 1) * PAGE_TOKENS <= match.length and number < first + most:
+                    tier.save(page if end == len(tokens) else replace(page, snapshot=None))
+                    number += 1
+            if number == first + most or number < node.end // PAGE_TOKENS:
+                break
+        return number - first
+
+    def erase(self, salt: Salt, tokens: Sequence[int]) -> int:
+        """Drop the end of a prefix that no sequence holds and no other prefix continues.
+
+        Files keep their pages. Returns how many tokens it dropped.
+        """
+        before, match = self._tree.tokens, self._tree.match(salt, TokenArray("i", tokens))
+        if match.path and match.length == match.path[-1].end:
+            self._tree.prune(match.path[-1])
+        return before - self._tree.tokens
+
     def _warm_pages(self) -> Iterator[WarmPage]:
         """All full pages: the most recently used first, and each page before those that follow
         it."""
@@ -592,8 +630,8 @@ class CacheManager:
         for table in self._tables:
             table.cursor = None
         self._tree.clear()
-        if self._disk is not None:
-            self._disk.flush()
+        for tier in self._tiers:
+            tier.flush()
 
     def stats(self) -> PrefixCacheStats:
         """Figures of the prefix cache. Any thread may call this.

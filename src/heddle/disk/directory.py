@@ -55,21 +55,13 @@ class PageDirectory:
         self._lock = threading.Lock()
         self._sizes: OrderedDict[str, int] = OrderedDict()  # the least recently used first
         self._latest = 0  # newest time given to a file, ns
-        try:
-            path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _check_owner(path)
+        with private_directory(path, "prefix_cache_dir"):
             self._descriptor = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 self._take()
             except BaseException:
                 self.close()
                 raise
-        except OSError as error:
-            raise ConfigError(
-                f"prefix_cache_dir {path} cannot be used: {error.strerror}; name a directory that"
-                " this user can write to",
-                param="prefix_cache_dir",
-            ) from error
 
     def _take(self) -> None:
         """Lock the directory and read its index.
@@ -148,7 +140,7 @@ class PageDirectory:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         try:
             try:
-                _write_all(descriptor, parts)
+                write_all(descriptor, parts)
                 now = self._now()
                 os.utime(descriptor, ns=(now, now))
             finally:
@@ -229,18 +221,34 @@ class PageDirectory:
         return self._latest
 
 
-def _check_owner(path: Path) -> None:
-    """Refuse a directory that other users can write to: they could change any answer."""
-    status = path.stat()
-    if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o022:
+@contextlib.contextmanager
+def private_directory(path: Path, setting: str) -> Iterator[None]:
+    """Make the directory of a setting if it is missing, with mode 0700, and use it in the block.
+
+    Raises:
+        ConfigError: the directory cannot be made or used, or other users may write to it: they
+            could change any answer.
+    """
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = path.stat()
+        if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o022:
+            raise ConfigError(
+                f"{setting} {path} belongs to another user, or others may write to it; name a"
+                f" directory that this user owns, or run chmod 700 {path}",
+                param=setting,
+            )
+        yield
+    except OSError as error:
         raise ConfigError(
-            f"prefix_cache_dir {path} belongs to another user, or others may write to it; name a"
-            f" directory that this user owns, or run chmod 700 {path}",
-            param="prefix_cache_dir",
-        )
+            f"{setting} {path} cannot be used: {error.strerror}; name a directory that this user"
+            " can write to",
+            param=setting,
+        ) from error
 
 
-def _write_all(descriptor: int, parts: Sequence[bytes | memoryview]) -> None:
+def write_all(descriptor: int, parts: Sequence[bytes | memoryview]) -> None:
+    """Write all parts, in order."""
     for part in parts:
         rest = memoryview(part)
         while rest:

@@ -68,6 +68,11 @@ class Prefix:
             digest.update(ids[start : start + step])
             yield digest.hexdigest()
 
+    def of_snapshot(self) -> Prefix:
+        """The prefix that identifies the snapshots at the ends of the pages."""
+        fingerprint = hashlib.sha256(b"snapshot" + self.fingerprint).digest()
+        return Prefix(fingerprint, self.scope, self.tokens)
+
     def up_to(self, pages: int) -> Prefix:
         """The prefix of the first `pages` pages."""
         return Prefix(self.fingerprint, self.scope, self.tokens[: pages * PAGE_TOKENS])

@@ -12,7 +12,6 @@ does not answer, the tier ends with one warning.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import threading
 import time
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from heddle.disk.directory import PageDirectory
+    from heddle.disk.slot_file import SlotFile
     from heddle.step import PageMemory
 
 _log = logging.getLogger(__name__)
@@ -67,6 +67,7 @@ class Restore:
     If layers keep fixed-size state, the snapshot at the end of the last page comes last.
 
     Attributes:
+        tier: the tier that reads the pages.
         prefix: the prefix up to the end of the last page.
         names: names of the files of all pages of the prefix, then of the snapshot if there is one.
         first: number of the first page to read.
@@ -77,6 +78,7 @@ class Restore:
         asked: time of the request for the next page, on the monotonic clock.
     """
 
+    tier: DiskTier
     prefix: Prefix
     names: list[str]
     first: int
@@ -159,7 +161,7 @@ class DiskTier:
 
     def __init__(
         self,
-        directory: PageDirectory,
+        directory: PageDirectory | SlotFile,
         memory: PageMemory,
         page_bytes: int,
         fingerprint: bytes,
@@ -173,7 +175,6 @@ class DiskTier:
         self._page_bytes = page_bytes
         self._fingerprint = fingerprint
         self._snapshot_bytes = snapshot_bytes
-        self._snapshot_fingerprint = hashlib.sha256(b"snapshot" + fingerprint).digest()
         self._on_read = on_read
         self._most_saves = max(1, _SAVE_BYTES // max(1, page_bytes + snapshot_bytes))
         self._most_ahead = max(1, _AHEAD_BYTES // max(1, page_bytes))
@@ -229,15 +230,15 @@ class DiskTier:
             return self._find_snapshot(prefix, names, first)
         if len(names) <= first:
             return None
-        return Restore(prefix.up_to(len(names)), names, first, first)
+        return Restore(self, prefix.up_to(len(names)), names, first, first)
 
     def _find_snapshot(self, prefix: Prefix, names: list[str], first: int) -> Restore | None:
         """Find the files up to the last page with a snapshot; see `find`."""
-        states = list(self._snapshot_prefix(prefix).names())
+        states = list(prefix.of_snapshot().names())
         for pages in range(len(names), first, -1):
             if states[pages - 1] in self._directory:
                 found = [*names[:pages], states[pages - 1]]
-                return Restore(prefix.up_to(pages), found, first, first)
+                return Restore(self, prefix.up_to(pages), found, first, first)
         return None
 
     def begin(self, restore: Restore) -> None:
@@ -390,7 +391,7 @@ class DiskTier:
         name = restore.names[number]
         prefix, size = restore.prefix.up_to(number + 1), self._page_bytes
         if number == restore.pages:
-            prefix, size = self._snapshot_prefix(restore.prefix), self._snapshot_bytes
+            prefix, size = restore.prefix.of_snapshot(), self._snapshot_bytes
         try:
             content = self._directory.read(name)
             return page_in(content, prefix, size)
@@ -435,17 +436,13 @@ class DiskTier:
     def _prefix(self, salt: str | None, tokens: TokenArray[int]) -> Prefix:
         return Prefix(self._fingerprint, scope_of(salt), tokens)
 
-    def _snapshot_prefix(self, prefix: Prefix) -> Prefix:
-        """The prefix that identifies the snapshots at the ends of the pages of `prefix`."""
-        return Prefix(self._snapshot_fingerprint, prefix.scope, prefix.tokens)
-
     def _files_of(self, page: WarmPage) -> Iterator[_File]:
         """The files of a page: the file of the page itself, and of its snapshot if there is one."""
         prefix, memory = self._prefix(page.salt, page.tokens), self._memory
         read_page = partial(memory.read_page, page.page, page.windows)
         yield _File(prefix, prefix.name, self._page_bytes, read_page)
         if page.snapshot is not None:
-            prefix = self._snapshot_prefix(prefix)
+            prefix = prefix.of_snapshot()
             read_snapshot = partial(memory.read_snapshot, page.snapshot)
             yield _File(prefix, prefix.name, self._snapshot_bytes, read_snapshot)
 

@@ -19,10 +19,12 @@ from heddle.engine.engrams import EngramLibrary, ModelEngrams, open_engrams
 from heddle.engine.fingerprint import answers_fingerprint
 from heddle.engine.loading import load_model
 from heddle.engine.request import Ticket, prepare
+from heddle.engine.slot_files import restore_slot, save_slot
 from heddle.engine.streams import AsyncStream, AsyncStreams, Collector, Inbox, Mailbox, Stream
 from heddle.engine.thread import EngineThread
 from heddle.errors import ContextLengthError, InvalidRequestError, ModelFileError
 from heddle.executors.serving import served_config
+from heddle.sampling_params import SamplingParams
 from heddle.sizes import gigabytes
 from heddle.text.constrained.trial import Trial
 from heddle.text.tokenizer.continuations import Continuations
@@ -41,7 +43,6 @@ if TYPE_CHECKING:
     from heddle.engine.turns import Turns
     from heddle.grammars import Grammar
     from heddle.outputs import Delta, Output
-    from heddle.sampling_params import SamplingParams
     from heddle.scheduler.sequence import Sequence as SchedulerSequence
     from heddle.step import TokenGrammar, TokenRules
     from heddle.weights.progress import Progress
@@ -389,6 +390,24 @@ class Engine(Closing):
             EngineClosedError, ModelPoisonedError: the engine is no longer running.
         """
         self._thread.flush_prefix_cache()
+
+    def save_slot(self, slot: int, path: Path, salt: str | None = None) -> tuple[int, int]:
+        """Save the cached prefix of the last request in a slot; see `slot_files.save_slot`."""
+        return save_slot(self._thread, self.model, slot, path, salt)
+
+    def restore_slot(self, slot: int, path: Path, salt: str | None = None) -> tuple[int, int]:
+        """Bring a saved prefix back to the cache; see `slot_files.restore_slot`."""
+        params = SamplingParams(max_tokens=0, cache_salt=salt, id_slot=slot)
+        compute = partial(self.complete, params=params)
+        return restore_slot(self._thread, self.model, path, salt, compute)
+
+    def erase_slot(self, slot: int, salt: str | None = None) -> int:
+        """Drop what only the cache holds of the last request in a slot. Returns how many tokens.
+
+        Raises:
+            EngineClosedError, ModelPoisonedError: the engine is no longer running.
+        """
+        return self._thread.call(lambda loop: loop.scheduler.prefixes.erase(slot, salt))
 
     def set_batch_window(self, microseconds: int) -> None:
         """Change the setting `batch_window_us`, from the next step on. Any thread may call this.

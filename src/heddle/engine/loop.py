@@ -24,7 +24,7 @@ from heddle.engine.gate import Gate
 from heddle.engine.health import Poison, poison_of
 from heddle.engine.patience import Patience
 from heddle.engine.slowness import Slowness
-from heddle.engine.wakeup import Cancels, Wakeup
+from heddle.engine.wakeup import Calls, Cancels, Wakeup
 from heddle.engine.watchdog import Heartbeat, Phase, step_allowance
 from heddle.errors import (
     EngineClosedError,
@@ -60,11 +60,12 @@ class EngineLoop:
     """What an engine thread runs: scheduler, cache and executor, and the requests.
 
     Other threads use `gate`, `cancels` and `wakeup` at any time, and what the gate's lock guards:
-    `scheduler`, `cache`, `patience`, `accepted` and `batch_window_us`. They may read totals without
-    the lock.
+    `scheduler`, `cache`, `patience`, `calls`, `accepted` and `batch_window_us`. They may read
+    totals without the lock.
 
     Attributes:
         accepted: number of requests whose `on_submit` is still to be called.
+        calls: functions to call while no step is in flight.
         batch_window_us: how long a step waits for callers of driven sequences, in microseconds.
         cancels: requests to end.
     """
@@ -107,6 +108,7 @@ class EngineLoop:
         # Guarded by the lock:
         self.patience = Patience(config.queue_timeout)
         self.accepted = 0
+        self.calls = Calls(self.wakeup)
         self.batch_window_us = config.batch_window_us
         # Used by this thread only:
         self._last_driven: list[Sequence] = []  # driven sequences that got a token last step
@@ -178,8 +180,10 @@ class EngineLoop:
         self._enter(Phase.PLANNING)
         with self.gate.lock:
             self._take_cancels()
-            if self._ahead is None and not self._wait_for_work():
-                return False
+            if self._ahead is None:
+                self.calls.run()
+                if not self._wait_for_work():
+                    return False
             began = time.perf_counter()
             self._end_waits()
             self.activity.begin(began)
@@ -218,6 +222,7 @@ class EngineLoop:
                 return True  # nothing is planned, and the next step says so
             self._wait(Phase.IDLE)
             self._take_cancels()
+            self.calls.run()
         self._wait_for_callers()
         self._take_turn()
         return not self.gate.closed or (self.gate.drain and self.scheduler.busy)
@@ -364,7 +369,7 @@ class EngineLoop:
 
     def _run_ahead(self) -> None:
         """Submit the next step before the result of this one, if nothing could change the plan."""
-        wanted = self.turn is not None and self.turn.is_wanted
+        wanted = bool(self.calls) or (self.turn is not None and self.turn.is_wanted)
         if wanted or not self.model.executor.runs_ahead or self._follower is not None:
             return
         with self.gate.lock:
@@ -448,5 +453,6 @@ class EngineLoop:
         """Accept no more requests, and end all accepted ones with `error`."""
         with self.gate.lock:
             self.gate.refuse(error)
+            self.calls.refuse(error)
         self._enter(Phase.DELIVERING)
         self.delivery.end_all(error)

@@ -9,7 +9,8 @@ import atexit
 import threading
 import time
 from _thread import start_new_thread
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakSet
 
 from heddle.engine.health import Health, HealthState
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from heddle.engine.telemetry import EngineSnapshot, Observer
     from heddle.engine.turns import Turns
 
+T = TypeVar("T")
+
 
 class EngineThread:
     """Runs accepted requests until they end. Starts at once; closes the model when it ends.
@@ -37,6 +40,7 @@ class EngineThread:
     Attributes:
         cancels: requests to end.
         to_wake: mailboxes with new deltas. Only this thread uses it.
+        wake: wakes this thread.
         when_ended: called by this thread when it has freed the model, for whatever reason it ends.
     """
 
@@ -47,6 +51,7 @@ class EngineThread:
         self._loop = loop = EngineLoop(model, config, turns)
         self._model, self._gate, self._lock = model, loop.gate, loop.gate.lock
         self.cancels, self.to_wake = loop.cancels, loop.delivery.to_wake
+        self.wake = loop.wakeup.notify
         self.when_ended: Callable[[], None] | None = None
         # A daemon thread, so that a program can end without closing its engine.
         self._thread = threading.Thread(target=self._run, name="heddle-engine", daemon=True)
@@ -166,6 +171,15 @@ class EngineThread:
             return self._loop.cache.stats()
         finally:
             self._lock.release()
+
+    def call(self, function: Callable[[EngineLoop], T]) -> T:
+        """Let the engine thread call `function` while no step is in flight. Returns its result.
+
+        Raises as `accept`, and what the function raises. A sink must not call this.
+        """
+        with self._gate.accepting():
+            future = self._loop.calls.add(partial(function, self._loop))
+        return future.result()
 
     def set_prefix_cache(self, enabled: bool) -> None:
         """Switch the prefix cache on, or off and drop all prefixes. Raises as `accept`."""

@@ -1,13 +1,20 @@
 """Wakes the engine thread, and collects cancellations for it.
 
-Neither class takes a lock. Finalizers cancel requests, and garbage collection runs finalizers in
-any thread, even in a thread that holds the engine's lock.
+`Wakeup` and `Cancels` take no lock. Finalizers cancel requests, and garbage collection runs
+finalizers in any thread, even in a thread that holds the engine's lock.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from concurrent.futures import Future
 from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
 
 
 class Wakeup:
@@ -51,3 +58,35 @@ class Cancels:
     def pending(self) -> set[int]:
         """The ids that the engine thread has not taken yet. Any thread may call this."""
         return set(self._ids.copy())
+
+
+class Calls:
+    """Functions that the engine thread calls while no step is in flight. Any thread adds them."""
+
+    def __init__(self, wakeup: Wakeup) -> None:
+        self._wakeup = wakeup
+        self._calls: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._calls)
+
+    def add(self, function: Callable[[], T]) -> Future[T]:
+        """Let the engine thread call `function`. Returns the future of its result."""
+        future: Future[T] = Future()
+        self._calls.append((function, future))
+        self._wakeup.notify()
+        return future
+
+    def run(self) -> None:
+        """Call the functions that were added. What they raise goes to their futures."""
+        while self._calls:
+            function, future = self._calls.popleft()
+            try:
+                future.set_result(function())
+            except Exception as error:
+                future.set_exception(error)
+
+    def refuse(self, error: Exception) -> None:
+        """Let all futures raise `error`: the engine ends."""
+        while self._calls:
+            self._calls.popleft()[1].set_exception(error)

@@ -32,6 +32,29 @@ class Prefixes:
         for sequence in self._slots.running:
             self._cache.publish(sequence.table, sequence.tokens, sequence.computed)
 
+    def latest(self, slot: int, salt: str | None) -> tuple[list[int], int]:
+        """The cached tokens of the last sequence in a slot, and how many of them are full pages.
+
+        There are none if that sequence has another salt.
+        """
+        self.publish()
+        latest = self._slots.latest[slot]
+        if latest is None or latest[0] != salt:
+            return [], 0
+        match = self._cache.match(salt, latest[1], len(latest[1]))
+        return latest[1][: match.length], self._cache.whole_pages(match).length
+
+    def erase(self, slot: int, salt: str | None) -> int:
+        """Drop what only the cache holds of the last sequence in a slot. Returns how many tokens.
+
+        It drops nothing of a sequence with another salt.
+        """
+        latest = self._slots.latest[slot]
+        if latest is None or latest[0] != salt:
+            return 0
+        self._slots.latest[slot] = None
+        return self._cache.erase(*latest)
+
     def unclaimed(self) -> PageCounts:
         """Pages of each group that no running sequence needs for the tokens it has.
 

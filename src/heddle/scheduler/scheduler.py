@@ -93,6 +93,7 @@ class Scheduler:
             `context`, and the cache must give no prefix hits.
 
     Attributes:
+        prefixes: cached prefixes of the sequences in slots.
         computed_prompt_tokens: prompt tokens that steps have computed, including tokens that
             preemption dropped.
     """
@@ -119,8 +120,8 @@ class Scheduler:
         self._live: dict[int, Sequence] = {}  # not ended
         self._queue = Queue()
         self._slots = Slots(slots)
-        self._prefixes = Prefixes(cache, self._slots)
-        self._admission = Admission(self._queue, self._slots, cache, self._prefixes)
+        self.prefixes = Prefixes(cache, self._slots)
+        self._admission = Admission(self._queue, self._slots, cache, self.prefixes)
         self._budget = Budget(
             batch_tokens, pace, score_cost, cache.snapshot_tokens, whole_prompts=whole_prompts
         )
@@ -229,7 +230,7 @@ class Scheduler:
             if sequence.awaited is not None and sequence.awaited.done():
                 sequence.awaited = None
         self._admission.load_restored()
-        self._prefixes.resume_followers()
+        self.prefixes.resume_followers()
         self._admission.admit()
         shares = self._shares()
         while not self._grow_tables(shares):

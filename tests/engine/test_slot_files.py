@@ -1,0 +1,340 @@
+"""Prefixes of slots in files: saved, brought back, and refused."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fake_executor import FakeExecutor, solo_output
+from fake_model import FakeTokenizer, fake_model
+from heddle.config import EngineConfig
+from heddle.disk import slot_file
+from heddle.engine import Engine
+from heddle.engine.slot_files import slot_directory, slot_path
+from heddle.engine.streams import Collector
+from heddle.errors import (
+    ConfigError,
+    EngineClosedError,
+    EngineFailedError,
+    InvalidRequestError,
+    ModelPoisonedError,
+    SlotFileError,
+)
+from heddle.sampling_params import SamplingParams
+from heddle.state import PAGE_TOKENS, WindowMemory
+from patience import PATIENCE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from heddle.outputs import Output
+
+    Start = Callable[..., Engine]
+
+PROMPT = "the sea is blue and the sky is as well and so are the hills in the evening"
+SAVED = len(PROMPT) + 3
+"""Tokens of a prompt and of its four tokens of output; nobody computed the last one."""
+PAGES = SAVED // PAGE_TOKENS
+
+
+def params(**fields: Any) -> SamplingParams:
+    return SamplingParams(seed=1, ignore_eos=True, **({"max_tokens": 4} | fields))
+
+
+def right(output: Output, prompt: str = PROMPT) -> bool:
+    said = solo_output(FakeTokenizer().encode(prompt), params(), 512)
+    return [token.token for token in output.tokens] == said
+
+
+@pytest.fixture
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+    """Starts engines of one model, and closes them after the test."""
+    monkeypatch.setattr("heddle.disk.tier.PATIENCE", PATIENCE)
+    weights = tmp_path / "model.gguf"
+    weights.write_bytes(b"weights")
+    engines = []
+
+    def starter(executor: FakeExecutor | None = None, **settings: Any) -> Engine:
+        model = fake_model(executor or FakeExecutor(), path=weights)
+        engines.append(Engine(model, EngineConfig(**settings)))
+        return engines[-1]
+
+    yield starter
+    for engine in engines:
+        engine.model.executor.gate.set()  # type: ignore[attr-defined]
+        engine.close()
+
+
+@pytest.fixture
+def file(start: Start, tmp_path: Path) -> Path:
+    """The saved prefix of a prompt."""
+    with start() as engine:
+        assert right(engine.complete(PROMPT, params()))
+        saved = engine.save_slot(0, tmp_path / "slot")
+    assert saved == (SAVED, (tmp_path / "slot").stat().st_size)
+    return tmp_path / "slot"
+
+
+def found(engine: Engine) -> int:
+    """How many tokens of the prompt a right request finds."""
+    output = engine.complete(PROMPT, params())
+    assert right(output)
+    return output.usage.cached_tokens
+
+
+def damaged(file: Path, at: int) -> None:
+    content = bytearray(file.read_bytes())
+    content[at] ^= 1
+    file.write_bytes(content)
+
+
+def test_another_process_restores_the_prefix(start: Start, file: Path) -> None:
+    with start() as engine:
+        assert engine.restore_slot(3, file) == (SAVED, file.stat().st_size)
+        assert engine.snapshot().computed_prompt_tokens == SAVED - PAGES * PAGE_TOKENS
+        assert found(engine) == len(PROMPT) - 1
+        assert engine.save_slot(3, file)[0] == SAVED, "the slot has the prefix now"
+        engine._thread._loop.cache.check_integrity()
+
+
+def test_a_file_brings_only_what_the_cache_lacks(start: Start, file: Path) -> None:
+    with start() as engine:
+        engine.complete(PROMPT[: PAGE_TOKENS + 8], params())
+        engine.restore_slot(0, file)
+        assert found(engine) == len(PROMPT) - 1
+
+
+def test_the_files_of_a_restore_are_not_used_later(start: Start, file: Path) -> None:
+    with start() as engine:
+        engine.restore_slot(0, file)
+        engine.flush_prefix_cache()
+        assert file.exists()
+        assert found(engine) == 0
+
+
+def test_a_recurrent_model_continues_from_a_snapshot(start: Start, tmp_path: Path) -> None:
+    executors = [FakeExecutor(snapshots=8, snapshot_tokens=PAGE_TOKENS) for _ in range(2)]
+    file = tmp_path / "slot"
+    with start(executors[0]) as engine:
+        engine.complete(PROMPT, params())
+        # The states at the page's end and at the end of the prompt are kept, none of the output.
+        assert engine.save_slot(0, file)[0] == len(PROMPT)
+    with start(executors[1]) as engine:
+        assert engine.restore_slot(0, file)[0] == len(PROMPT)
+        assert engine.snapshot().computed_prompt_tokens == len(PROMPT) - 2 * PAGE_TOKENS
+        assert right(engine.complete(PROMPT, params()))
+        engine._thread._loop.cache.check_integrity()
+
+
+def test_pages_behind_a_window_are_computed_again(start: Start, tmp_path: Path) -> None:
+    def executor() -> FakeExecutor:
+        return FakeExecutor(windows=(WindowMemory(PAGE_TOKENS, 200, 6, 3),))
+
+    with start(executor(), batch_tokens=16) as engine:
+        engine.complete(PROMPT, params())
+        tokens, _ = engine.save_slot(0, tmp_path / "slot")
+    with start(executor(), batch_tokens=16) as engine:
+        assert engine.restore_slot(0, tmp_path / "slot")[0] == tokens == SAVED
+        assert found(engine) == len(PROMPT) - 1
+        engine._thread._loop.cache.check_integrity()
+
+
+def test_a_slot_without_a_prefix(start: Start, tmp_path: Path) -> None:
+    with start() as engine:
+        assert engine.save_slot(7, tmp_path / "slot")[0] == 0
+        assert engine.restore_slot(0, tmp_path / "slot")[0] == 0
+        assert engine.erase_slot(7) == 0
+
+
+def test_a_request_gets_the_slot_that_it_asks_for(start: Start, tmp_path: Path) -> None:
+    """If another request has the slot, it gets another one."""
+    executor = FakeExecutor()
+    engine = start(executor, slots=4)
+    executor.gate.clear()
+    collectors = [Collector() for _ in range(4)]
+    for wanted, collector in zip((2, 2, -1, 9), collectors, strict=True):
+        engine.submit(PROMPT, params(id_slot=wanted), collector)
+    executor.gate.set()
+    for collector in collectors:
+        collector.wait()
+    assert {slot for plan in executor.plans for slot, _, _ in plan} == {0, 1, 2, 3}
+    engine.complete("in the third", params(id_slot=2))
+    assert engine.save_slot(2, tmp_path / "slot")[0] == len("in the third") + 3
+
+
+def test_an_erased_prefix_is_computed_again(start: Start) -> None:
+    with start() as engine:
+        engine.complete(PROMPT, params())
+        assert engine.erase_slot(0) == SAVED
+        assert engine.erase_slot(0) == 0
+        assert found(engine) == 0
+
+
+def test_a_prefix_that_another_continues_is_not_erased(start: Start) -> None:
+    with start() as engine:
+        shared = engine.complete(PROMPT, params(id_slot=0))
+        turn = [*FakeTokenizer().encode(PROMPT), *(one.token for one in shared.tokens), 5]
+        engine.complete(turn, params(id_slot=1))
+        assert engine.erase_slot(0) == 0
+        assert found(engine) == len(PROMPT) - 1
+
+
+@pytest.mark.parametrize("runs_ahead", [False, True])
+def test_a_call_waits_for_no_more_than_the_steps_in_flight(start: Start, runs_ahead: bool) -> None:
+    """A running sequence has the tokens that steps have computed, and loses none of them."""
+    executor = FakeExecutor(runs_ahead=runs_ahead)
+    engine = start(executor, speculation="off")
+    loop, futures = engine._thread._loop, []
+
+    def act() -> tuple[int, int, int]:
+        assert not executor.submitted
+        tokens, _ = loop.scheduler.prefixes.latest(0, None)
+        return executor.steps, len(tokens), loop.scheduler.prefixes.erase(0, None)
+
+    def before_step(step: int) -> None:
+        if step == 2:
+            futures.append(loop.calls.add(act))
+
+    executor.before_step = before_step
+    engine.complete(PROMPT, params(max_tokens=20))
+    steps = 4 if runs_ahead else 3
+    assert futures[0].result() == (steps, len(PROMPT) + steps - 1, 0)
+
+
+def test_prefixes_of_other_salts_are_out_of_reach(start: Start, tmp_path: Path) -> None:
+    file = tmp_path / "slot"
+    with start() as engine:
+        engine.complete(PROMPT, params(cache_salt="mine"))
+        assert (engine.save_slot(0, file)[0], engine.erase_slot(0)) == (0, 0)
+        assert engine.save_slot(0, file, "mine")[0] == SAVED
+        with pytest.raises(InvalidRequestError, match="another cache_salt or API key"):
+            engine.restore_slot(0, file)
+        assert engine.restore_slot(0, file, "mine")[0] == SAVED
+
+
+@pytest.mark.parametrize(
+    ("at", "problem"),
+    [
+        (0, "no slot file of this version"),
+        (8, "no slot file of this version"),
+        (12, "it is damaged"),  # tokens
+        (16, "it is damaged"),  # pages
+        (20, "it is damaged"),  # snapshots
+        (24, "another model, KV type or version"),
+        (60, "another cache_salt"),
+        (100, "it is damaged"),  # the digest
+        (130, "it is damaged"),  # an id
+        (-1, "a page is damaged"),
+    ],
+)
+def test_a_damaged_file_is_refused(start: Start, file: Path, at: int, problem: str) -> None:
+    damaged(file, at)
+    with start() as engine:
+        with pytest.raises(InvalidRequestError, match=problem) as refused:
+            engine.restore_slot(0, file)
+        assert refused.value.param == "filename"
+        assert found(engine) in (0, len(PROMPT) - 1)
+
+
+@pytest.mark.parametrize("size", [0, 50, 130, 500, -1])
+def test_a_file_without_its_end_is_refused(start: Start, file: Path, size: int) -> None:
+    file.write_bytes(file.read_bytes()[:size])
+    with start() as engine, pytest.raises(InvalidRequestError, match=r"bytes|damaged"):
+        engine.restore_slot(0, file)
+
+
+def test_a_file_with_more_tokens_than_the_context_is_refused(start: Start, file: Path) -> None:
+    """It is refused before its ids are read."""
+    content = bytearray(file.read_bytes())
+    content[12:16] = b"\xff" * 4
+    file.write_bytes(content)
+    with start() as engine, pytest.raises(InvalidRequestError, match="4294967295 tokens"):
+        engine.restore_slot(0, file)
+
+
+def test_a_file_of_another_model_is_refused(start: Start, file: Path, tmp_path: Path) -> None:
+    executor = FakeExecutor(page_format="other numbers")
+    with start(executor) as engine, pytest.raises(InvalidRequestError, match="another model"):
+        engine.restore_slot(0, file)
+
+
+def test_only_a_regular_file_is_opened(start: Start, file: Path) -> None:
+    link, pipe = file.with_name("link"), file.with_name("pipe")
+    link.symlink_to(file)
+    os.mkfifo(pipe)
+    with start() as engine:
+        for path in (link, pipe, file.parent, file.with_name("missing")):
+            with pytest.raises(InvalidRequestError, match=f"{path.name} cannot be restored"):
+                engine.restore_slot(0, path)
+
+
+def test_a_full_disk_leaves_no_file(
+    start: Start, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, files = file.read_bytes(), sorted(file.parent.iterdir())
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(slot_file, "write_all", full)
+    with start() as engine:
+        for prompt in (PROMPT, "short"):  # a page cannot be written, and the header cannot
+            engine.complete(prompt, params())
+            with pytest.raises(SlotFileError, match="No space left"):
+                engine.save_slot(0, file)
+    assert (file.read_bytes(), sorted(file.parent.iterdir())) == (old, files)
+
+
+def test_a_closed_engine_refuses(start: Start, file: Path) -> None:
+    engine = start()
+    engine.close()
+    for act in (engine.save_slot, engine.restore_slot):
+        with pytest.raises(EngineClosedError):
+            act(0, file)
+    with pytest.raises(EngineClosedError):
+        engine.erase_slot(0)
+
+
+def test_a_failed_engine_refuses_waiting_calls(start: Start) -> None:
+    executor = FakeExecutor()
+    engine = start(executor)
+    futures = []
+
+    def fail(step: int) -> None:
+        futures.append(engine._thread._loop.calls.add(lambda: None))
+        raise RuntimeError("the step fails")
+
+    executor.before_step = fail
+    with pytest.raises(EngineFailedError):
+        engine.complete(PROMPT, params())
+    with pytest.raises(ModelPoisonedError):
+        futures[0].result(PATIENCE)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", ".", "..", ".hidden", "a/b", "/a", "../a", "a\\b", "a\nb", "a\0b", "\ud800", "x" * 65],
+)
+def test_names_stay_in_the_directory(tmp_path: Path, name: str) -> None:
+    with pytest.raises(InvalidRequestError, match="filename"):
+        slot_path(tmp_path, name)
+
+
+def test_a_name_of_a_file(tmp_path: Path) -> None:
+    for name in ("slot1.bin", "my slot", "ö" * 64):
+        assert slot_path(tmp_path, name) == tmp_path / name
+
+
+def test_the_directory_is_private(tmp_path: Path) -> None:
+    made = slot_directory(str(tmp_path / "slots"))
+    assert made.stat().st_mode & 0o777 == 0o700
+    made.chmod(0o777)
+    with pytest.raises(ConfigError, match=r"slot_save_path .* others may write to it"):
+        slot_directory(str(made))
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"slot_save_path .* cannot be used"):
+        slot_directory(str(tmp_path / "file"))
