@@ -419,6 +419,11 @@ class ServerConfig:
         "names of metrics: heddle, or llamacpp = also llama.cpp's, of the default model",
         choices=("heddle", "llamacpp"),
     )
+    slot_save_path: str = setting(
+        "",
+        "memory",
+        "directory for the files of POST /slots/{id}?action=save and restore; empty = 501",
+    )
     metrics_route: bool = setting(True, "logging", "answer GET /metrics; off = 501")
     slots_route: bool = setting(True, "logging", "answer GET /slots; off = 501")
     otel_endpoint: str = setting(

@@ -1,4 +1,4 @@
-"""llama.cpp's API: completion, infill, embeddings, chat templates, and properties."""
+"""llama.cpp's API: completion, infill, embeddings, chat templates, properties, files of slots."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from heddle.extensions.llamacpp import apply_template, completion, embedding, infill, props
 from heddle.extensions.llamacpp.errors import SHAPE
+from heddle.extensions.llamacpp import apply_template, completion, embedding, infill, props, slots
 from heddle.server.generate.api import Api
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ def _routes(service: Service, dispatcher: Dispatcher) -> list[APIRouter]:
         embedding.routes(service),
         apply_template.routes(service),
         props.routes(service),
+        slots.routes(service),
     ]
 
 

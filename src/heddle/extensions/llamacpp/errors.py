@@ -15,6 +15,7 @@ _TYPES = {
     401: "authentication_error",
     403: "permission_error",
     404: "not_found_error",
+    501: "not_supported_error",
     503: "unavailable_error",
 }
 

@@ -46,10 +46,13 @@ Translate: TypeAlias = "Callable[[S, Served, Scope], tuple[GenerationRequest, An
 
 
 def salted(params: Params, request: Request, service: Service) -> Params:
-    """Add the cache salt of the request's API key to `params`, if each key has its own prefixes."""
-    if not service.config.prefix_cache_per_key:
-        return params
-    return replace(params, cache_salt=salt_of_key(request.scope, params.cache_salt))
+    """`params` with the salt of the request; see `own_salt`."""
+    return replace(params, cache_salt=own_salt(params.cache_salt, request, service))
+
+
+def own_salt(salt: str | None, request: Request, service: Service) -> str | None:
+    """The salt of a request's prefixes, with its API key if each key has its own prefixes."""
+    return salt_of_key(request.scope, salt) if service.config.prefix_cache_per_key else salt
 
 
 class Dispatcher:
