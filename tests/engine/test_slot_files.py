@@ -10,8 +10,10 @@ import pytest
 
 from fake_executor import FakeExecutor, solo_output
 from fake_model import FakeTokenizer, fake_model
+from heddle.cache.manager import CacheManager
 from heddle.config import EngineConfig
 from heddle.disk import slot_file
+from heddle.disk.directory import write_all
 from heddle.engine import Engine
 from heddle.engine.slot_files import slot_directory, slot_path
 from heddle.engine.streams import Collector
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from heddle.disk.tier import DiskTier
     from heddle.outputs import Output
 
     Start = Callable[..., Engine]
@@ -108,12 +111,29 @@ def test_a_file_brings_only_what_the_cache_lacks(start: Start, file: Path) -> No
         assert found(engine) == len(PROMPT) - 1
 
 
-def test_the_files_of_a_restore_are_not_used_later(start: Start, file: Path) -> None:
+def test_the_file_of_a_restore_is_not_used_later(start: Start, file: Path) -> None:
     with start() as engine:
         engine.restore_slot(0, file)
+        assert not engine._thread._loop.cache._tiers
         engine.flush_prefix_cache()
         assert file.exists()
         assert found(engine) == 0
+
+
+def test_a_flush_during_a_restore_drops_the_pages_of_the_file(
+    start: Start, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lend = CacheManager.lend
+
+    def lend_and_flush(self: CacheManager, tier: DiskTier) -> None:
+        lend(self, tier)
+        self.flush()
+
+    monkeypatch.setattr(CacheManager, "lend", lend_and_flush)
+    with start() as engine:
+        assert engine.restore_slot(0, file)[0] == SAVED
+        assert engine.snapshot().computed_prompt_tokens == SAVED
+    assert file.exists()
 
 
 def test_a_recurrent_model_continues_from_a_snapshot(start: Start, tmp_path: Path) -> None:
@@ -130,17 +150,49 @@ def test_a_recurrent_model_continues_from_a_snapshot(start: Start, tmp_path: Pat
         engine._thread._loop.cache.check_integrity()
 
 
-def test_pages_behind_a_window_are_computed_again(start: Start, tmp_path: Path) -> None:
+def test_pages_whose_windows_are_gone_are_computed(start: Start, tmp_path: Path) -> None:
     def executor() -> FakeExecutor:
-        return FakeExecutor(windows=(WindowMemory(PAGE_TOKENS, 200, 6, 3),))
+        return FakeExecutor(windows=(WindowMemory(PAGE_TOKENS, 5, 200, 3),))
 
+    file = tmp_path / "slot"
     with start(executor(), batch_tokens=16) as engine:
         engine.complete(PROMPT, params())
-        tokens, _ = engine.save_slot(0, tmp_path / "slot")
-    with start(executor(), batch_tokens=16) as engine:
-        assert engine.restore_slot(0, tmp_path / "slot")[0] == tokens == SAVED
-        assert found(engine) == len(PROMPT) - 1
-        engine._thread._loop.cache.check_integrity()
+        assert engine.save_slot(0, file)[0] == SAVED
+        engine.complete(PROMPT[::-1], params(id_slot=1))  # takes the first page of the window
+        assert engine.save_slot(0, tmp_path / "less")[0] == SAVED
+    for each, computed in ((file, SAVED - PAGES * PAGE_TOKENS), (tmp_path / "less", SAVED)):
+        with start(executor(), batch_tokens=16) as engine:
+            assert engine.restore_slot(0, each)[0] == SAVED
+            assert engine.snapshot().computed_prompt_tokens == computed
+            assert found(engine) == len(PROMPT) - 1
+            engine._thread._loop.cache.check_integrity()
+
+
+LONG = PROMPT * 4
+
+
+@pytest.mark.parametrize("flushed", [False, True])
+def test_pages_that_leave_the_cache_meanwhile_are_computed(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, flushed: bool
+) -> None:
+    """The engine copies four pages between two steps."""
+    copied, copy = [], CacheManager.copy_pages
+
+    def copy_and_flush(self: CacheManager, *arguments: Any) -> int:
+        copied.append(copy(self, *arguments))
+        if flushed:
+            self.flush()
+        return copied[-1]
+
+    monkeypatch.setattr(CacheManager, "copy_pages", copy_and_flush)
+    with start() as engine:
+        engine.complete(LONG, params())
+        saved, _ = engine.save_slot(0, tmp_path / "slot")
+    assert (saved, copied) == (len(LONG) + 3, [4, 0] if flushed else [4, 4, 1])
+    with start() as engine:
+        assert engine.restore_slot(0, tmp_path / "slot")[0] == saved
+        assert engine.snapshot().computed_prompt_tokens == saved - sum(copied) * PAGE_TOKENS
+        assert right(engine.complete(LONG, params()), LONG)
 
 
 def test_a_slot_without_a_prefix(start: Start, tmp_path: Path) -> None:
@@ -209,6 +261,7 @@ def test_prefixes_of_other_salts_are_out_of_reach(start: Start, tmp_path: Path) 
     file = tmp_path / "slot"
     with start() as engine:
         engine.complete(PROMPT, params(cache_salt="mine"))
+        engine.complete(PROMPT, params(id_slot=1))  # what it would find is no sign of the other
         assert (engine.save_slot(0, file)[0], engine.erase_slot(0)) == (0, 0)
         assert engine.save_slot(0, file, "mine")[0] == SAVED
         with pytest.raises(InvalidRequestError, match="another cache_salt or API key"):
@@ -240,10 +293,21 @@ def test_a_damaged_file_is_refused(start: Start, file: Path, at: int, problem: s
         assert found(engine) in (0, len(PROMPT) - 1)
 
 
-@pytest.mark.parametrize("size", [0, 50, 130, 500, -1])
-def test_a_file_without_its_end_is_refused(start: Start, file: Path, size: int) -> None:
+@pytest.mark.parametrize(
+    ("size", "problem"),
+    [
+        (0, "0 bytes, fewer than"),
+        (119, "119 bytes, fewer than"),
+        (130, "it is damaged"),
+        (500, "it has 500 bytes and not"),
+        (-1, "bytes and not"),
+    ],
+)
+def test_a_file_without_its_end_is_refused(
+    start: Start, file: Path, size: int, problem: str
+) -> None:
     file.write_bytes(file.read_bytes()[:size])
-    with start() as engine, pytest.raises(InvalidRequestError, match=r"bytes|damaged"):
+    with start() as engine, pytest.raises(InvalidRequestError, match=problem):
         engine.restore_slot(0, file)
 
 
@@ -276,13 +340,18 @@ def test_a_full_disk_leaves_no_file(
     start: Start, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old, files = file.read_bytes(), sorted(file.parent.iterdir())
+    writes: list[object] = []
 
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+    def full_once(*arguments: Any) -> None:
+        writes.append(None)
+        if len(writes) == 1:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write_all(*arguments)
 
-    monkeypatch.setattr(slot_file, "write_all", full)
+    monkeypatch.setattr(slot_file, "write_all", full_once)
     with start() as engine:
         for prompt in (PROMPT, "short"):  # a page cannot be written, and the header cannot
+            writes.clear()
             engine.complete(prompt, params())
             with pytest.raises(SlotFileError, match="No space left"):
                 engine.save_slot(0, file)
@@ -311,8 +380,9 @@ def test_a_failed_engine_refuses_waiting_calls(start: Start) -> None:
     executor.before_step = fail
     with pytest.raises(EngineFailedError):
         engine.complete(PROMPT, params())
+    engine._thread._thread.join(PATIENCE)
     with pytest.raises(ModelPoisonedError):
-        futures[0].result(PATIENCE)
+        futures[0].result(0)
 
 
 @pytest.mark.parametrize(

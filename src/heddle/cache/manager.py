@@ -583,16 +583,18 @@ class CacheManager:
         without a gap.
         """
         match, number = self._tree.match(salt, tokens), first
+        last = min(first + most, match.length // PAGE_TOKENS)
         for node in match.path:
             if node.end // PAGE_TOKENS <= number:
                 continue
             for page in reversed(list(self._full_pages(node))):
-                end = len(page.tokens)
-                if end == (number + 1) * PAGE_TOKENS <= match.length and number < first + most:
-                    tier.save(page if end == len(tokens) else replace(page, snapshot=None))
+                position = len(page.tokens) // PAGE_TOKENS - 1
+                if position > number or number == last:
+                    return number - first
+                if position == number:
+                    whole = len(page.tokens) == len(tokens)
+                    tier.save(page if whole else replace(page, snapshot=None))
                     number += 1
-            if number == first + most or number < node.end // PAGE_TOKENS:
-                break
         return number - first
 
     def erase(self, salt: Salt, tokens: Sequence[int]) -> int:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import stat
 import struct
 from contextlib import suppress
 from tempfile import mkstemp
@@ -88,17 +87,15 @@ class SlotFile:
             PageFileError: this is no such file, or it is damaged; the message gives the reason.
             OSError: the file cannot be read.
         """
-        # A link could lead out of the directory, and the open of a pipe would wait.
+        # A link could lead out of the directory. The open of a pipe would wait.
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                raise PageFileError("it is no file")
             found, pages, snapshots = _read_header(descriptor, prefix, most_tokens)
             file = cls(path, descriptor, found)
             file._find_pages(pages, snapshots, page_bytes, snapshot_bytes)
-            if file.bytes != status.st_size:
-                raise PageFileError(f"it has {status.st_size} bytes and not {file.bytes}")
+            size = os.fstat(descriptor).st_size
+            if file.bytes != size:
+                raise PageFileError(f"it has {size} bytes and not {file.bytes}")
         except BaseException:
             os.close(descriptor)
             raise
