@@ -14,13 +14,13 @@ import re
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from heddle.config import user_path
 from heddle.disk.directory import private_directory
 from heddle.disk.page_file import PageFileError, Prefix, scope_of
 from heddle.disk.slot_file import SlotFile
 from heddle.disk.tier import DiskTier
 from heddle.engine.fingerprint import pages_fingerprint
 from heddle.errors import InvalidRequestError, SlotFileError
+from heddle.folders import user_path
 from heddle.state import PAGE_TOKENS, TokenArray
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from heddle.server.api.llamacpp import slots
 
 from heddle.config import ServerConfig
 from heddle.errors import ConfigError
-from heddle.server.api.llamacpp import slots
 
 if TYPE_CHECKING:
     from collections.abc import Callable

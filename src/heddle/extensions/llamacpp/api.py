@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from heddle.extensions.llamacpp import apply_template, completion, embedding, infill, props
-from heddle.extensions.llamacpp.errors import SHAPE
 from heddle.extensions.llamacpp import apply_template, completion, embedding, infill, props, slots
+from heddle.extensions.llamacpp.errors import SHAPE
 from heddle.server.generate.api import Api
 
 if TYPE_CHECKING:
