@@ -250,12 +250,12 @@ class Machine(RuleBasedStateMachine):
                 assert told == list(scores[: len(told)])
                 return None
             case Pooled():
-                expected = {
+                vectors = {
                     Pooling.MEAN: embedding(prompt),
                     Pooling.LAST: embedding(prompt[-1:]),
                     Pooling.NONE: embeddings_of(prompt),
                 }
-                assert outcome.vector == expected[params.pooling]
+                assert outcome.vector == vectors[params.pooling]
                 return FinishReason.STOP
             case None:
                 assert params.max_tokens == 0

@@ -113,7 +113,7 @@ def test_a_thread_encodes_many_numbers(
         threads.append(threading.current_thread())
         return vectors.entry_of_tokens(index, vector, **sizes)
 
-    monkeypatch.setattr("heddle.server.api.llamacpp.embedding.entry_of_tokens", entry)
+    monkeypatch.setattr("heddle.extensions.llamacpp.embedding.entry_of_tokens", entry)
     monkeypatch.setattr(vectors, "_LARGE", 4)
     server = serve(pooling="none")
     assert server.post("/embedding", {"input": [[1], [1, 2]]}).status_code == 200

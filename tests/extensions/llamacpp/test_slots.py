@@ -6,16 +6,16 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from heddle.server.api.llamacpp import slots
 
 from heddle.config import ServerConfig
 from heddle.errors import ConfigError
+from heddle.extensions.llamacpp import slots
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from conftest import Running
+    from fake_server import Running
 
 PROMPT = "the sea is blue and the sky is as well and so are the hills in the evening"
 SAVED = len(PROMPT) + 3
