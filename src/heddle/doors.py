@@ -58,6 +58,10 @@ class Extension:
     """What one package brings. All texts but keys are references.
 
     Attributes:
+        families: values of :class:`heddle.models.registry.Family`.
+        call_forms: functions that take the source of a chat template and return the
+            :class:`heddle.text.chat.call_forms.CallForm` that it writes, or None. They are asked
+            before Heddle looks itself.
         devices: devices by name.
         apis: values of :class:`heddle.server.generate.api.Api`.
         fields: rows of request fields (`heddle.server.generate.vendor_fields.row.Row`), by the
@@ -72,6 +76,8 @@ class Extension:
         engrams: a class with the methods of :class:`heddle.engine.engrams.Library`; empty: none.
     """
 
+    families: Sequence[str] = ()
+    call_forms: Sequence[str] = ()
     devices: Mapping[str, Device] = field(default_factory=dict)
     apis: Sequence[str] = ()
     fields: Mapping[str, str] = field(default_factory=dict)

@@ -54,8 +54,8 @@ def test_amid_the_imports(tmp_path: Path) -> None:
 
 
 def test_amid_the_command(tmp_path: Path) -> None:
-    command = "import os, heddle.cli; heddle.cli.app = lambda *_, **__: os.kill(os.getpid(), 2); "
-    done = run(tmp_path, command + RUNS)
+    command = "heddle.cli.app = lambda *_, **__: os.kill(os.getpid(), 2); "
+    done = run(tmp_path, f"import os, heddle.cli; heddle.cli.extensions = dict; {command}{RUNS}")
     assert (done.returncode, done.stderr) == (INTERRUPTED, "")
 
 

@@ -9,6 +9,7 @@ import logging
 import os
 import sys
 import traceback
+from functools import cache
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -74,12 +75,16 @@ for command in (serve, chat, pull, inspect):
 app.command(cls=Command)(suggest)
 app.command("list", cls=Command, epilog=VARIABLES)(list_models)
 app.command("rm", cls=Command, epilog=VARIABLES)(remove)
-for extension in extensions().values():
-    for name, reference in extension.commands.items():
-        if isinstance(command := refer(reference), typer.Typer):
-            app.add_typer(command, name=name)
-        else:
-            app.command(name, cls=Command)(command)
+
+
+@cache
+def _add_commands_of_extensions() -> None:
+    for extension in extensions().values():
+        for name, reference in extension.commands.items():
+            if isinstance(command := refer(reference), typer.Typer):
+                app.add_typer(command, name=name)
+            else:
+                app.command(name, cls=Command)(command)
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -87,6 +92,7 @@ def run(arguments: Sequence[str]) -> int:
     debug = debug_wanted() or "--debug" in arguments
     logging.getLogger("heddle").setLevel(logging.DEBUG if debug else logging.NOTSET)
     try:
+        _add_commands_of_extensions()
         code: int | None = app(
             list(arguments),
             prog_name="heddle",

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from heddle.doors import extensions, refer
 from heddle.errors import ModelFileError, UnsupportedModelError
 from heddle.models.decoder import DecoderWeights
 
@@ -25,7 +25,8 @@ class Family:
     """One row of the registry.
 
     Attributes:
-        module: the file in `heddle.models` whose `build` makes the model.
+        module: the file in `heddle.models` whose `build` makes the model; or, of an extension, the
+            reference of such a function.
         gguf: values of `general.architecture` in GGUF files.
         hf: values of `model_type` in Hugging Face's `config.json`.
     """
@@ -76,7 +77,8 @@ _LABELS = {"gguf": "general.architecture", "hf": "model_type"}
 
 def names(format: str) -> dict[str, Family]:
     """Families by the name of the architecture in `format`, "gguf" or "hf"."""
-    return {name: family for family in FAMILIES for name in getattr(family, format)}
+    others = [refer(one) for extension in extensions().values() for one in extension.families]
+    return {name: family for family in (*FAMILIES, *others) for name in getattr(family, format)}
 
 
 def family_of(format: str, architecture: str) -> Family:
@@ -106,9 +108,10 @@ def build(checkpoint: Checkpoint, context: int = 0) -> Decoder:
         ModelFileError: a hyperparameter is missing or contradicts another.
     """
     family = family_of(checkpoint.format, checkpoint.architecture)
-    module = importlib.import_module(f"heddle.models.{family.module}")
+    own = f"heddle.models.{family.module}:build"
+    make = refer(family.module if ":" in family.module else own)
     try:
-        model: Decoder = module.build(checkpoint.hyperparameters, context)
+        model: Decoder = make(checkpoint.hyperparameters, context)
     except (ArithmeticError, ValueError) as error:  # each value is sound, but not all together
         raise ModelFileError(
             f"{checkpoint.path}: the hyperparameters contradict each other: {error}",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from heddle.doors import extensions, refer
 from heddle.text.chat.call_forms import HERMES, LLAMA, MISTRAL, MISTRAL_NAMED
 from heddle.text.chat.harmony import (
     CHANNEL,
@@ -125,6 +126,11 @@ class Dialect:
 
 def _form_of(template: str) -> CallForm | None:
     """The call form of a template that knows tools; None if Heddle does not know the form."""
+    for extension in extensions().values():
+        for reference in extension.call_forms:
+            found: CallForm | None = refer(reference)(template)
+            if found is not None:
+                return found
     if "[TOOL_CALLS]" in template:
         return MISTRAL_NAMED if "[ARGS]" in template else MISTRAL
     if "<tool_call>" in template and not any(mark in template for mark in _FOREIGN):

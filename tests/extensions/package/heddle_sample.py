@@ -1,0 +1,71 @@
+"""A package that brings one of each: a family, a call form, a drafter, an API, a device, a command.
+
+Its entry point is `sample = heddle_sample:EXTENSION`, in the group `heddle`.
+"""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from heddle.doors import Device, Extension
+from heddle.executors.cpu.load import load as load_on_processor
+from heddle.models.qwen3 import build  # noqa: F401  a family whose layers are Qwen3's
+from heddle.models.registry import Family
+from heddle.server.generate.api import Api
+from heddle.text.chat.call_forms import Hermes
+
+EXTENSION = Extension(
+    families=("heddle_sample:FAMILY",),
+    call_forms=("heddle_sample:form_of",),
+    devices={"twin": Device("heddle_sample:load_on_twin")},
+    apis=("heddle_sample:API",),
+    commands={"greet": "heddle_sample:greet"},
+    drafters={"again": "heddle_sample:Again"},
+)
+FAMILY = Family("heddle_sample:build", gguf=("sample",), hf=("sample",))
+
+
+class Shouted(Hermes):
+    """Calls between `<CALL>` and `</CALL>`."""
+
+    marks = ("<CALL>", "</CALL>")
+
+
+def form_of(template):
+    return Shouted() if "<CALL>" in template else None
+
+
+def load_on_twin(checkpoint, config, progress=lambda loaded: None):
+    """A device that is the processor under another name."""
+    return load_on_processor(checkpoint, config, progress)
+
+
+class Again:
+    """Guesses that the last token comes again."""
+
+    def __init__(self, sequence):
+        self.last = 0
+
+    def append(self, tokens):
+        self.last = tokens[-1] if tokens else self.last
+
+    def guess(self, most):
+        return [self.last] * most, 0
+
+
+def _routes(service, dispatcher):
+    router = APIRouter()
+
+    @router.get("/sample")
+    def sample() -> dict[str, list[str]]:
+        return {"models": list(service.names)}
+
+    return [router]
+
+
+API = Api(_routes)
+
+
+def greet(name: str) -> None:
+    """Greet somebody."""
+    print(f"hello {name}")

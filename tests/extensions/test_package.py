@@ -1,0 +1,112 @@
+"""A package of somebody else, installed by pip, that joins through the doors."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from models.tiny.qwen3 import MODELS
+from wheels import wheel_bytes
+
+SOURCE = Path(__file__).parent / "package" / "heddle_sample.py"
+ENTRY_POINT = "[heddle]\nsample = {}\n"
+
+USES = """
+import json, sys, urllib.request
+from dataclasses import replace
+from heddle.config import EngineConfig, ServerConfig
+from heddle.engine.registry import Registry
+from heddle.sampling_params import SamplingParams
+from live_server import live_server
+from heddle.text.chat.dialect import Dialect
+
+form = Dialect.of("{{ tools }}<CALL>", {"tools"}).form
+config = EngineConfig(device="twin", threads=1, kv_cache=1 << 24, slots=1)
+from heddle.engine import Engine
+with Engine.load(sys.argv[1], config) as engine:
+    guess = {"drafter": "again", "length": 2}
+    plain = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
+    params = replace(plain, speculation=guess)
+    bits = [engine.complete([1, 2, 3], one) for one in (plain, params)]
+    with live_server(engine) as live:
+        host, port = live.address
+        with urllib.request.urlopen(f"http://{host}:{port}/sample") as said:
+            route = json.load(said)
+    drafted = bits[1].usage.drafted_tokens
+print(json.dumps({
+    "form": type(form).__name__, "architecture": engine.model.info.architecture,
+    "same": bits[0].tokens == bits[1].tokens, "drafted": drafted, "route": route,
+}))
+"""
+
+
+def install(folder: Path, source: str, value: str) -> dict[str, str]:
+    """Install a package by pip; returns the environment that has it."""
+    members = {
+        "heddle_sample.py": source.encode(),
+        "heddle_sample-1.0.dist-info/entry_points.txt": ENTRY_POINT.format(value).encode(),
+    }
+    wheel = folder / "heddle_sample-1.0-py3-none-any.whl"
+    wheel.write_bytes(wheel_bytes("heddle-sample", "1.0", members))
+    target = folder / "site"
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps"]
+    subprocess.run([*pip, "--target", str(target), str(wheel)], check=True, capture_output=True)
+    paths = [str(target), str(Path(__file__).parent.parent), *sys.path]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return install(
+        tmp_path_factory.mktemp("package"), SOURCE.read_text(), "heddle_sample:EXTENSION"
+    )
+
+
+def heddle(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "heddle", *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_a_package_brings_one_of_each(environment: dict[str, str], tmp_path: Path) -> None:
+    model = MODELS[0].write_folder(tmp_path / "tiny")
+    config = model / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"model_type": "sample"}))
+    command = [sys.executable, "-c", USES, str(model)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["form"] == "Shouted"
+    assert found["architecture"] == "sample"
+    assert found["same"], "guesses change nothing"
+    assert found["drafted"] > 0
+    assert found["route"] == {"models": ["tiny"]}
+
+
+def test_its_command_is_one_of_heddle(environment: dict[str, str]) -> None:
+    assert heddle(environment, "greet", "you").stdout == "hello you\n"
+    page = heddle(environment, "--help").stdout
+    assert re.search(r"\n  greet +Greet somebody\.\n", page)
+
+
+@pytest.mark.parametrize(
+    ("source", "value", "reason"),
+    [
+        ("1 / 0", "heddle_sample:EXTENSION", "cannot be imported: ZeroDivisionError"),
+        ("THING = 3", "heddle_sample:THING", "is a int, not an extension of Heddle"),
+    ],
+)
+def test_a_package_that_cannot_join_is_named(
+    tmp_path: Path, source: str, value: str, reason: str
+) -> None:
+    done = heddle(install(tmp_path, source, value), "--version")
+    assert done.returncode == 2
+    assert done.stderr.startswith("heddle: the ")
+    assert "'heddle-sample'" in done.stderr
+    assert reason in done.stderr
+    assert "uninstall" in done.stderr

@@ -1,0 +1,98 @@
+"""The core without any extension: a copy of the package that has no folder `extensions`."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+
+import heddle
+from patience import PATIENCE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+PLAIN = (
+    "import sys; sys.meta_path[:] = [one for one in sys.meta_path"
+    " if getattr(one, '__module__', '').startswith('_frozen_importlib')];"
+)
+"""Imports nothing by the hook of an installation in place, which goes before PYTHONPATH."""
+SERVE = [sys.executable, "-c", f"{PLAIN} from heddle.__main__ import main; main()", "serve"]
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment of a process that finds the copy before the package."""
+    folder = tmp_path_factory.mktemp("core")
+    package = Path(heddle.__file__).parent
+    shutil.copytree(
+        package, folder / "heddle", ignore=shutil.ignore_patterns("extensions", "__pycache__")
+    )
+    for native in _native_modules():  # an installation in place keeps it elsewhere
+        shutil.copy(native, folder / "heddle")
+    return os.environ | {"PYTHONPATH": str(folder)}
+
+
+def _native_modules() -> Iterator[str]:
+    from heddle import _native
+
+    if _native.__file__ is not None:
+        yield _native.__file__
+
+
+def test_it_has_no_extension_and_says_so(environment: dict[str, str]) -> None:
+    code = (
+        "from heddle.doors import extensions; from heddle.executors.registry import devices;"
+        "from heddle.server.app import apis; print(len(extensions()), *devices(), len(apis()))"
+    )
+    command = [sys.executable, "-c", PLAIN + code]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "0 cpu 2\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        (["--device", "torch"], "device 'torch' is unknown; use one of: cpu"),
+        (["--engram", "a=b.engr"], "no extension is installed that opens engram tables"),
+        (["--draft", "smollm2-135m"], "no extension is installed that uses the draft model"),
+    ],
+)
+@pytest.mark.model
+def test_what_needs_an_extension_is_refused(
+    environment: dict[str, str], options: list[str], error: str
+) -> None:
+    command = [*SERVE, "--port", "0", *options]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert error in done.stderr
+
+
+@pytest.mark.model
+def test_it_serves_and_streams_a_chat(environment: dict[str, str]) -> None:
+    command = [*SERVE, "--port", "0", "--kv-cache", "64M"]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            ready = next(line for line in server.stdout if line.startswith("ready"))
+            body = {
+                "messages": [{"role": "user", "content": "Name a colour."}],
+                "stream": True,
+                "max_tokens": 8,
+            }
+            url = f"{ready.split()[1]}/chat/completions"
+            with httpx.stream("POST", url, json=body, timeout=PATIENCE) as answer:
+                lines = [line for line in answer.iter_lines() if line]
+        finally:
+            server.terminate()
+    assert lines[-1] == "data: [DONE]"
+    deltas = [json.loads(line.removeprefix("data: "))["choices"][0] for line in lines[:-1]]
+    assert "".join(one["delta"].get("content") or "" for one in deltas)
