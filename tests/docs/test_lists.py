@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import runpy
 from pathlib import Path
 
+import pytest
+
+from heddle import extensions
+from heddle.doors import Device, Extension, refer
 from heddle.weights.tensor_types import TensorType
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = (ROOT / "docs" / "reference.md").read_text("utf-8")
+EXTENSIONS = (ROOT / "docs" / "extensions.md").read_text("utf-8")
+FOLDERS = [path.parent for path in sorted(Path(extensions.__path__[0]).glob("*/__init__.py"))]
 
 
 def test_the_tensor_types_are_those_of_the_table() -> None:
@@ -24,3 +31,28 @@ def test_pages_agree_with_the_tables_of_the_program() -> None:
     for path, page in pages.items():
         assert path.read_text("utf-8") == page
     assert {path.name for path in pages} == {"sampling.md", "fields.md"}
+
+
+@pytest.mark.parametrize("door", [one.name for one in dataclasses.fields(Extension)])
+def test_the_page_about_extensions_names_who_uses_a_door(door: str) -> None:
+    row = next(line for line in EXTENSIONS.splitlines() if line.startswith(f"| `{door}`"))
+    users = [
+        f"`{folder.name}`"
+        for folder in FOLDERS
+        if getattr(refer(f"heddle.extensions.{folder.name}:EXTENSION"), door)
+    ]
+    assert row.split("|")[-2].strip() == ", ".join(users)
+
+
+@pytest.mark.parametrize("name", [one.name for one in dataclasses.fields(Device)])
+def test_the_page_about_extensions_has_a_row_for_each_part_of_a_device(name: str) -> None:
+    assert f"\n| `{name}` |" in EXTENSIONS
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_each_extension_has_a_row_a_readme_and_tests(folder: Path) -> None:
+    assert f"\n| `{folder.name}` |" in EXTENSIONS
+    assert (ROOT / "tests" / "extensions" / folder.name).is_dir()
+    readme = (folder / "README.md").read_text("utf-8")
+    targets = [part.partition(")")[0].partition("#")[0] for part in readme.split("](")[1:]]
+    assert [target for target in targets if not (folder / target).exists()] == []

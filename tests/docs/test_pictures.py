@@ -104,11 +104,15 @@ def test_files_that_the_contributors_page_names_exist() -> None:
 
 def test_files_that_the_design_pages_name_exist() -> None:
     named: set[str] = set()
-    for page in ("design", "memory", "native", "limits", "glossary"):
+    for page in ("design", "extensions", "memory", "native", "limits", "glossary"):
         text = (ROOT / "docs" / f"{page}.md").read_text("utf-8")
         named |= set(re.findall(r"`([\w./-]+(?:\.(?:py|h|cpp|sh|md)|/))`", text))
     assert len(named) > 60
     package = ROOT / "src" / "heddle"
     folders = (ROOT, package, package / "server")
     missing = [path for path in sorted(named) if not any((x / path).exists() for x in folders)]
-    assert missing == ["executors/NAME/executor.py", "executors/NAME/weights.py"]
+    examples = [
+        *(f"extensions/NAME/{name}.py" for name in ("__init__", "executor", "load", "weights")),
+        *(f"heddle_hello/{name}.py" for name in ("__init__", "api", "command")),
+    ]
+    assert missing == examples
