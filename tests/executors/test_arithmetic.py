@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PACKAGE = Path(arithmetic.__file__).parent.parent
-COMPUTING_ROOMS = {"models", "weights", "executors", "testing"}
+COMPUTING_ROOMS = {"models", "weights", "executors", "extensions"}
 NO_ARITHMETIC = {
     "executors/arithmetic.py",  # digests
     "executors/failures.py",  # errors
     "executors/plan_problems.py",  # refusals
-    "executors/torch/staging.py",  # copies
-    "testing/reference_sampler.py",  # the choice of tokens
+    "extensions/torch/staging.py",  # copies
+    "extensions/reference/sampler.py",  # the choice of tokens
 }
 SOURCES = {"cpu": cpu.SOURCES, "reference": reference.SOURCES, "torch": torch.SOURCES}
 
