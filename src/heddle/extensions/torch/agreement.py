@@ -27,7 +27,7 @@ Value = tuple[tuple[int, ...], torch.dtype]
 
 
 class Exchanges:
-    """What a rank exchanges with the others in one piece of work; a `Collective`."""
+    """The exchanges of a rank with the others in one piece of work; a `Collective`."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Exchanges:
 
 
 class Attempt(Generic[T]):
-    """What became of the work.
+    """The result of a piece of work, and which ranks failed.
 
     Attributes:
         found: what the work of this rank gave; None if it failed.

@@ -1,4 +1,4 @@
-"""What the ranks of a model tell one another during a step: values of the same shape."""
+"""Collectives: the ranks of a model exchange values of the same shape during a step."""
 
 from __future__ import annotations
 

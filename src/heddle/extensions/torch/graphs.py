@@ -32,7 +32,7 @@ _FIRST_SPLITS, _GROWTH = 4, 4
 
 
 class Bucket(NamedTuple):
-    """What a graph computes at most: tokens, each in a tile of its own, and splits of attention."""
+    """The sizes of a graph: tokens, each in a tile of its own, and splits of attention."""
 
     tokens: int
     splits: int
@@ -116,7 +116,7 @@ class CudaCapture:
 
 
 def capture_of(device: torch.device, config: EngineConfig) -> Capture | None:
-    """What records the steps of a device; None: nothing does."""
+    """The capture that records the steps of a device; None: steps are not recorded."""
     return CudaCapture(device) if device.type == "cuda" and config.cuda_graphs else None
 
 

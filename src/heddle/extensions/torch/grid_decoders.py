@@ -42,7 +42,7 @@ def _at_points(
 
 
 def _words(raw: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """What words of 32 bits hold: a scale in the upper four bits, below four times seven signs."""
+    """Scales and signs in words of 32 bits: the upper four bits, and four times seven bits."""
     words = raw.contiguous().view(torch.int32)
     return (words >> 28 & 15).float(), _signs(fields(words, range(0, 28, 7), 127), 7)
 

@@ -38,7 +38,7 @@ Integers: TypeAlias = Any  # an array of NumPy, or a tensor: both have slices an
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Masks:
-    """What the queries of all tiles see of one split.
+    """The positions of one split that the queries of all tiles see.
 
     Attributes:
         tiles: indices (A,) of the tiles with a query that sees a position.
@@ -106,7 +106,7 @@ def _aligned(count: int) -> int:
 
 
 class Spare(NamedTuple):
-    """What padding writes to, and no sequence owns.
+    """Memory that padding writes to. No sequence owns it.
 
     Attributes:
         places: a place in the pages of each group.
@@ -207,7 +207,7 @@ class Layout:
         self.tokens.copy_(torch.where(unknown, latest[slots], self.tokens))
 
     def masks(self, split: int, window: int, *, causal: bool) -> Masks:
-        """What queries see of the split with this number. All layers of a step share the result."""
+        """The masks of the split with this number. All layers of a step share the result."""
         key = split, window, causal
         if key not in self._masks:
             seen = torch.arange(split * SPLIT, (split + 1) * SPLIT, device=self.device)

@@ -191,7 +191,7 @@ class _Blocks:
 
 
 class _Pairs(NamedTuple):
-    """What the tokens of a block are to each other. Only pairs j <= i have a meaning.
+    """Decays, keys and products of the tokens of a block. Only pairs j <= i have a meaning.
 
     Attributes:
         begun: g (blocks, heads, BLOCK, 1 or key_dim).

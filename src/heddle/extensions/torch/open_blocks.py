@@ -1,4 +1,4 @@
-"""What a slot keeps of linear attention: a matrix for each head, and the tokens since it was made.
+"""A slot's state of linear attention: a matrix for each head, and the tokens since it was made.
 
 Positions are cut into blocks. The matrix is the one at the last cut. Tokens after the cut stay as
 rows until their block is full. So the state at a position depends on the position and on the tokens

@@ -130,7 +130,7 @@ def rank_devices(config: EngineConfig) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """What all ranks know before they load."""
+    """The preparation of a divided model. All ranks make the same one before they load."""
 
     checkpoint: Checkpoint
     config: EngineConfig

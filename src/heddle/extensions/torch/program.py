@@ -239,7 +239,7 @@ class Program:
         return Together(own, recorded or own, self._device, expected, use)
 
     def _exchanged(self, plan: StepPlan, latest: torch.Tensor) -> Exchanges:
-        """What the ranks exchange in a step."""
+        """The exchanges of the ranks in a step."""
         assert self._collective is not None, "there are other ranks"
         latest_value: Value = tuple(latest.shape), latest.dtype
         first = [latest_value] if _has_unknown(plan) else []
@@ -249,7 +249,7 @@ class Program:
         return Exchanges(self._collective, self._device, chain(first, self._eager(plan)))
 
     def _eager(self, plan: StepPlan) -> Iterator[Value]:
-        """What each rank gives to the exchanges of a step without a graph, in order."""
+        """The values that each rank gives to the exchanges of a step without a graph, in order."""
         chunks, parts = rows_of(plan.chunks), self._stages
         tokens = sum(len(chunk.tokens) for chunk in plan.chunks)
         yield from _values(padded(tokens), parts.tokens)
@@ -306,7 +306,7 @@ def _has_unknown(plan: StepPlan) -> bool:
 
 
 def _values(rows: int, *parts: Stage) -> Iterator[Value]:
-    """What each rank gives to the exchanges of stages that compute so many rows."""
+    """The values that each rank gives to the exchanges of stages that compute so many rows."""
     for node in (node for part in parts for node, _ in part.steps):
         if isinstance(node, SumRanks):
             yield (rows, node.width), torch.float32

@@ -59,7 +59,7 @@ class SampledLogits:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """What was read of a step.
+    """The outputs that were read of a step.
 
     Attributes:
         logits: of the rows to sample from.

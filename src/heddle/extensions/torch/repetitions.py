@@ -30,7 +30,7 @@ _MOST_DRY = 1e30
 
 
 class RepetitionState(NamedTuple):
-    """What follows from the tokens so far.
+    """The state of repetitions that follows from the tokens so far.
 
     Attributes:
         tokens: the sequence (n,).

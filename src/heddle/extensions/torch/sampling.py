@@ -104,7 +104,7 @@ class _DeviceSampler(_Masks):
 
 
 class StartedPicks(NamedTuple):
-    """What a step samples.
+    """The samples that a step has started to draw.
 
     Attributes:
         chunks: the chunks that sample.

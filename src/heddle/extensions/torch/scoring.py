@@ -86,7 +86,7 @@ class Scorer:
         self._bad_row: NDArray[np.float32] | None = None  # the last
 
     def next(self) -> Wanted:
-        """What to score with the next row of logits."""
+        """The target to score with the next row of logits."""
         return next(self._wanted)
 
     def add(self, score: PromptLogprob | None, logits: torch.Tensor) -> None:

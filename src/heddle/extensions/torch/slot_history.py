@@ -1,4 +1,4 @@
-"""What the chain on the device needs of a slot's sequence: its tokens, their counts, its bans.
+"""The history of a slot's sequence for the device's chain: its tokens, their counts, its bans.
 
 All of it follows from the binding and the tokens since. The device keeps no state of a sequence but
 its latest token, which the host may not know yet (`SampledRow`).

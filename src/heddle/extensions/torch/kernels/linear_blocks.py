@@ -208,7 +208,7 @@ def returned(
     CORRECTS: tl.constexpr, BY_ROW: tl.constexpr,
     KEYS: tl.constexpr, VALUES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """What the matrix returns for the queries and the keys of rows `begin` to `end` of a block.
+    """Products of the matrix with the queries and keys of rows `begin` to `end` of a block.
 
     Without correction, the result for keys is zeros. `first` is the row of the step's token that is
     row 0 of the block. Rows are multiplied in groups of `GROUP`, so that decode need not multiply a

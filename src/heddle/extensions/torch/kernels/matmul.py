@@ -113,7 +113,7 @@ def runs_and_columns(
     x, tokens, used, x_stride, f0, f1, f2, f3, f4, grid, row, first, runs, run,
     KIND: tl.constexpr, BLOCK_RUNS: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
-    """What the products of `AHEAD` runs read: codes, scales, offsets, and the tokens' columns."""
+    """The operands of `AHEAD` runs: codes, scales, offsets, and the tokens' columns."""
     codes, scales, offsets, columns = (), (), (), ()
     for ahead in tl.static_range(AHEAD):
         code, scale, offset = run_of(

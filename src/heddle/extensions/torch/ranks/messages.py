@@ -6,10 +6,10 @@ from enum import IntEnum
 
 
 class Kind(IntEnum):
-    """What a message is. Rank 0 sends those up to WARM_UP, the others the rest."""
+    """Kinds of messages. Rank 0 sends those up to WARM_UP, the others the rest."""
 
     SETUP = 16
-    """What to load, as JSON: see :class:`heddle.extensions.torch.ranks.setup.Setup`."""
+    """The model to load, as JSON: see :class:`heddle.extensions.torch.ranks.setup.Setup`."""
     JOIN = 17
     """All ranks have loaded: connect to them."""
     PLAN = 18

@@ -26,7 +26,7 @@ def encode_plan(plan: StepPlan, rewound: Sequence[int]) -> bytes:
 
 
 def decode_plan(content: bytes) -> tuple[StepPlan, tuple[int, ...]]:
-    """What `encode_plan` encoded.
+    """The plan that `encode_plan` encoded.
 
     Raises:
         ValueError: `content` is no such plan.

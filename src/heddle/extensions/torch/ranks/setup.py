@@ -1,4 +1,4 @@
-"""What a rank needs to know before it loads its share, and what it says of itself."""
+"""The setup that rank 0 sends to each other rank before the rank loads its share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from heddle.config import EngineConfig
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What rank 0 tells another rank.
+    """The setup that rank 0 sends to another rank.
 
     Attributes:
         rank, ranks: the rank's number, and how many there are.
@@ -36,7 +36,7 @@ class Setup:
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Setup:
-        """What `to_bytes` made."""
+        """The setup that `to_bytes` wrote."""
         values: dict[str, Any] = json.loads(content)
         config = values.pop("config")
         config["engram"] = tuple(config["engram"])
