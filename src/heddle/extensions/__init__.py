@@ -1,1 +1,1 @@
-"""What Heddle adds to its core. Each package joins through the doors of `heddle.doors`."""
+"""Additions to Heddle's core. Each package joins through the doors of `heddle.doors`."""

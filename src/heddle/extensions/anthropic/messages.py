@@ -163,7 +163,7 @@ def _template_arguments(body: Conversation, use: ToolUse, served: Served, scope:
 
 
 def _reasoning(body: Conversation) -> ReasoningFields:
-    """What a body says about reasoning."""
+    """The reasoning fields of a body."""
     config, thinking = body.output_config, body.thinking
     return ReasoningFields(
         config.effort if config else None,

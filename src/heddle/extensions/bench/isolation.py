@@ -83,7 +83,7 @@ class Isolation:
         return bool(self.foreign or self.equal)
 
     def findings(self) -> list[str]:
-        """What a person should know, a line each; at most a few lines of a kind."""
+        """Findings for a person, a line each; at most a few lines of a kind."""
         lines = [
             f"the answer to prompt {answer} holds the canary of prompt {owner}"
             for answer, owner in self.foreign[:_SHOWN]

@@ -45,7 +45,7 @@ ANSWER_SECONDS = 600.0
 
 
 class Verdict(IntEnum):
-    """What a load shows. The values are exit codes of `heddle bench load`."""
+    """The verdict on a load. The values are exit codes of `heddle bench load`."""
 
     GOOD = 0
     REQUESTS_FAILED = 1
@@ -79,7 +79,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class LoadResult:
-    """What one server did under a load.
+    """The results of one server under a load.
 
     Attributes:
         server, url, model: the server.

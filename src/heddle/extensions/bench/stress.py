@@ -74,7 +74,7 @@ class Stress:
         return canary_prompts("stress", lengths, prefaces)
 
     def kinds(self) -> list[str]:
-        """What becomes of each request: answer, cancel or malformed. In random order."""
+        """The kind of each request: answer, cancel or malformed. In random order."""
         cancelled = round(self.cancelled * self.requests)
         malformed = round(self.malformed * self.requests)
         kinds = ["cancel"] * cancelled + ["malformed"] * malformed
@@ -93,7 +93,7 @@ class Stress:
 
 @dataclass(slots=True)
 class StressRun:
-    """What happened in a stress run.
+    """The results of a stress run.
 
     Attributes:
         texts: complete answers, by the index of the request.

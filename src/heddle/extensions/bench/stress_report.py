@@ -1,4 +1,4 @@
-"""What a stress run shows: figures, faults and a verdict."""
+"""The report of a stress run: figures, faults and a verdict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server holds while it is idle: slots, pages, tasks, files, memory."""
+"""Resources that a server holds while it is idle: slots, pages, tasks, files, memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _METRICS = {
 
 @dataclass(frozen=True, slots=True)
 class Vitals:
-    """What a server holds. None: unknown.
+    """The resources that a server holds. None: unknown.
 
     Attributes:
         slots: slots with a running request.
@@ -49,7 +49,7 @@ class Vitals:
     resident: float | None = None
 
     def leaks(self, before: Vitals) -> dict[str, float]:
-        """What is held in addition to `before`, by name. Memory is not counted."""
+        """The amounts held in addition to `before`, by name. Memory is not counted."""
         now, then = asdict(self), asdict(before)
         return {
             name: now[name] - then[name]

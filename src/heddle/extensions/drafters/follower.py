@@ -1,4 +1,4 @@
-"""What drafters have in common that compute guesses with an executor of their own.
+"""The base of drafters that compute guesses with an executor of their own.
 
 Such a drafter follows the sequences of the large model: it has its own slots and pages, computes
 what it needs of their tokens, and continues them by a few tokens before each step of the large
@@ -123,7 +123,7 @@ class ExecutorFollower(Closing, Generic[M]):
 
     @abstractmethod
     def _mirror(self, sequence: Sequence) -> M:
-        """What is kept of a new sequence."""
+        """The state to keep for a new sequence."""
 
     @abstractmethod
     def _forget(self, mirror: M) -> None:

@@ -54,7 +54,7 @@ class Encoder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What a table contains, and how much memory making it takes.
+    """The n-grams of a table, the format's version, and the memory budget of the build.
 
     Attributes:
         longest: tokens of the longest n-grams, 1 to 16.

@@ -71,7 +71,7 @@ class Engram(Closing):
         self.close()
 
     def look_up(self, tokens: Sequence[int]) -> Entry | None:
-        """What followed the last tokens: the entry of the longest n-gram that ends `tokens`.
+        """The entry of the longest n-gram that ends `tokens`: the tokens that followed it.
 
         None if the table has none of these n-grams.
         """

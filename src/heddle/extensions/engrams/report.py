@@ -1,4 +1,4 @@
-"""What `heddle engram inspect` shows."""
+"""The tables that `heddle engram inspect` shows."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ _NEVER = datetime(2318, 1, 1, tzinfo=UTC)
 
 
 class Facts(Protocol):
-    """What is known of a model's files."""
+    """The facts of a model's files that the answers show."""
 
     @property
     def path(self) -> Path: ...

@@ -201,7 +201,7 @@ def _tool_use(body: ChatRequest) -> ToolUse:
 
 
 def _reasoning(think: Think | None) -> ReasoningFields:
-    """What `think` says about reasoning."""
+    """The reasoning fields that `think` stands for."""
     if isinstance(think, str):
         return ReasoningFields(think, "think")
     return ReasoningFields(enabled=think, enabled_param="think")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Kind(IntEnum):
-    """What a message is. The engine's process sends those up to COLLECT, the child the rest."""
+    """Kinds of messages. The engine's process sends those up to COLLECT, the child the rest."""
 
     LOAD = 16
     """A :class:`LoadOrder`. The answer is :class:`Facts`."""
@@ -47,7 +47,7 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class LoadOrder:
-    """What the child loads.
+    """The model that the child loads, and how.
 
     Attributes:
         path: the model's file or folder.
@@ -68,7 +68,7 @@ class LoadOrder:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What an executor says of itself and of the executor of its head."""
+    """The fixed properties of an executor, and those of the executor of its head."""
 
     shape: ModelShape
     memory: StateMemory
@@ -91,7 +91,7 @@ class Call(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a call returned, or raised."""
+    """The result of a call, or the error that it raised."""
 
     value: Any
     error: BaseException | None = None
@@ -111,7 +111,7 @@ def encode(value: Any) -> bytes:
 
 
 def decode(content: bytes) -> Any:
-    """What `encode` encoded."""
+    """The value that `encode` encoded."""
     return pickle.loads(content)
 
 

@@ -135,7 +135,7 @@ def read_result(
     written: tuple[Any, ...],
     late: Callable[[int], Future[None] | None],
 ) -> StepResult:
-    """What `write_result` wrote. `late` has the future of a deferred slot."""
+    """The result that `write_result` wrote. `late` has the future of a deferred slot."""
     sampled, rest = written
     return StepResult(tuple([_read_outcome(one, late) for one in sampled]), *(rest or ()))
 

@@ -118,7 +118,7 @@ class RulesReader:
 
 
 def _content(value: Any) -> Any:
-    """What of an object travels."""
+    """The value to send for an object: the file of an engram table; else the object."""
     if isinstance(value, _native.Engram):
         file = getattr(value, "file", None)
         return file or UnreadableTable("an engram table was opened without its file's path")

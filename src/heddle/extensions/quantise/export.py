@@ -1,4 +1,4 @@
-"""What a Hugging Face folder is called in GGUF: names and metadata as llama.cpp writes them."""
+"""Names and metadata in GGUF of Hugging Face folders, as llama.cpp writes them."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def refuse(read: Hyperparameters, name: str, reason: str) -> UnsupportedModelErr
 
 
 def layout_metadata(read: Hyperparameters, architecture: str) -> Metadata:
-    """What GGUF says of kinds of layers, by the key after the architecture's name.
+    """GGUF's metadata of kinds of layers, by the key after the architecture's name.
 
     Raises:
         UnsupportedModelError: GGUF cannot express the layers.

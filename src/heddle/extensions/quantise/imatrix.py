@@ -30,7 +30,7 @@ _LEAST_SHARE = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class InputSums:
-    """What a matrix, or each matrix of a stack of experts, has read.
+    """Sums over the inputs of a matrix, or of each matrix of a stack of experts.
 
     Attributes:
         squares: sum of the squares of each column, (matrices, columns).

@@ -1,4 +1,4 @@
-"""What parent and child must have alike: versions, and the files of the model."""
+"""Versions and the digest of the model's files, which parent and child must have alike."""
 
 from __future__ import annotations
 
