@@ -26,7 +26,7 @@ _OFF = "none"
 
 @dataclass(frozen=True, slots=True)
 class ReasoningFields:
-    """What a body says about reasoning. Fields without effect count as ignored.
+    """The reasoning fields of a body. Fields without effect count as ignored.
 
     Attributes:
         effort: how long to reason; "none": not at all. None: the body does not say it.

@@ -29,7 +29,7 @@ class ErrorShape:
 
 
 class ErrorDetails(BaseModel):
-    """What only some errors have."""
+    """Fields that only some errors have."""
 
     n_prompt_tokens: int | None = Field(None, description="Tokens of a prompt that is too long.")
     n_ctx: int | None = Field(None, description="Most tokens of a request.")

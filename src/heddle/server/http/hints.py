@@ -25,7 +25,7 @@ _IGNORED = "heddle.ignored_fields"
 
 @dataclass(frozen=True, slots=True)
 class Notes:
-    """What the validation of a body finds out; the context of pydantic's validators.
+    """Findings of the validation of a body; the context of pydantic's validators.
 
     Attributes:
         ignored: names of the fields without effect.

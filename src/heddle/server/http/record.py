@@ -1,4 +1,4 @@
-"""What happened to one HTTP request. Routes fill the record; the log and traces read it."""
+"""The record of one HTTP request. Routes fill the record; the log and traces read it."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ _STEPS_A_CHECK = 64
 
 
 class Budget:
-    """What one rendering has left."""
+    """The time and characters that one rendering has left."""
 
     def __init__(self) -> None:
         self._until = thread_time() + _SECONDS

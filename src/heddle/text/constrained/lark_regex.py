@@ -7,7 +7,7 @@ import re
 _PIECE = re.compile(r"\\?.", re.DOTALL)
 """A character, with the backslash that escapes it."""
 _WRITTEN = {"/": r"\/", "\n": r"\n", "\\\n": r"\n"}
-"""What Lark does not allow between slashes, in a form that means the same."""
+"""Forms with the same meaning for pieces that Lark does not allow between slashes."""
 _IGNORES_SPACE = re.compile(r"\(\?[a-zA-Z]*x")
 
 

@@ -136,7 +136,7 @@ def _tool_use(body: ChatRequest) -> ToolUse:
 
 
 def _reasoning(body: ChatRequest) -> ReasoningFields:
-    """What a body says about reasoning.
+    """The reasoning fields of a body.
 
     Raises:
         InvalidRequestError: two fields have different limits.

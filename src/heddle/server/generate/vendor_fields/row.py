@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Outcome(Enum):
-    """What the server does with a field."""
+    """How the server treats a field."""
 
     SERVED = "served"
     IGNORED = "accepted without effect"

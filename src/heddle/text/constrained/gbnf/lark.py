@@ -73,7 +73,7 @@ Divided = Lexeme | Token | Ref | Several | Repeated
 
 
 class Tokens(Protocol):
-    """What the translation has to know about the model's tokens."""
+    """The facts of a model's tokens that the translation needs."""
 
     @property
     def eos_ids(self) -> Collection[int]: ...

@@ -87,7 +87,7 @@ class Pattern:
         return tuple(parts)
 
     def _after(self, terms: Iterable[Term], character: str) -> Place:
-        """What may follow the character; perhaps only some of it if it is too much for a place."""
+        """The place after the character; only a part of it if it is too much for a place."""
         found: set[Term] = set()
         for term in terms:
             for place, (node, low, high) in enumerate(term):
@@ -107,7 +107,7 @@ class Pattern:
         return frozenset(found)
 
     def _step(self, node: Node, character: str) -> Place:
-        """What may remain of one repetition of a node after its first character."""
+        """The rest of one repetition of a node after its first character."""
         if isinstance(node, Chars):
             found: Place = _ENDED if character in node else frozenset()
         else:
