@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Evictable(Protocol):
-    """What the queue reads of a node of the tree."""
+    """The properties of a node of the tree that the queue reads."""
 
     @property
     def parent(self) -> object | None: ...

@@ -1,4 +1,4 @@
-"""What the engine does now: the latest step, and rates over the last seconds.
+"""The engine's activity now: the latest step, and rates over the last seconds.
 
 The engine thread writes, at a few microseconds a step. Any thread reads without a lock, so a figure
 may miss a part of the step in flight.
@@ -29,7 +29,7 @@ _TOTALS = 3  # columns before those of the slots
 
 
 class StepKind(Enum):
-    """What a step computes: prompt tokens, decodes, or both."""
+    """Kinds of steps: a step computes prompt tokens, decodes, or both."""
 
     PREFILL = "prefill"
     DECODE = "decode"
@@ -38,7 +38,7 @@ class StepKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StepComposition:
-    """What one step computes.
+    """The tokens that one step computes.
 
     Attributes:
         tokens: number of tokens of each slot that the step computes.

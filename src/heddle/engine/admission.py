@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class _Client:
-    """What one client has used.
+    """The usage of one client.
 
     Attributes:
         requests: its accepted requests that have not ended; each choice counts.

@@ -64,7 +64,7 @@ def drafters(follower: Follower | None) -> Mapping[str, Callable[[Sequence], Dra
 
 
 def follower_of(model: LoadedModel, config: EngineConfig) -> Follower | None:
-    """What computes guesses for a model, ready to guess; None if nothing does.
+    """The follower that computes guesses for a model, ready to guess; None if there is none.
 
     Raises:
         ConfigError: `draft` names a model that does not fit, or no extension can use it.

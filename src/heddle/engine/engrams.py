@@ -1,4 +1,4 @@
-"""What the core knows of engram tables: who opens them, and what they add to a request."""
+"""Engram tables as the core sees them: who opens them, and the bias of a request."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FileFacts:
-    """What the files of a model say without a load.
+    """Facts that the files of a model give without a load.
 
     Attributes:
         path: the file or folder.
@@ -45,7 +45,7 @@ class FileFacts:
 
 
 def facts_of(registry: Registry, name: str) -> FileFacts | None:
-    """What the files of a known model say; None if they are not on this machine or not readable."""
+    """The facts of a known model's files; None if the files are missing here or not readable."""
     from heddle.weights.inspect import describe
 
     place = replace(hub_place(registry.engine_config), offline=True)

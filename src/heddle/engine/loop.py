@@ -57,7 +57,7 @@ _log = logging.getLogger(__name__)
 
 
 class EngineLoop:
-    """What an engine thread runs: scheduler, cache and executor, and the requests.
+    """The loop of an engine thread, over scheduler, cache, executor and requests.
 
     Other threads use `gate`, `cancels` and `wakeup` at any time, and what the gate's lock guards:
     `scheduler`, `cache`, `patience`, `calls`, `accepted` and `batch_window_us`. They may read

@@ -1,4 +1,4 @@
-"""What a registry knows of one model."""
+"""The entry of one model in a registry."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Entry:
-    """What the registry knows of a model. The lock of its registry guards it.
+    """The registry's record of a model. The lock of its registry guards it.
 
     Attributes:
         name: name in requests.

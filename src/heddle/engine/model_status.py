@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class ModelState(StrEnum):
-    """What a registry does with a model. A poisoned one is loaded, but a step of it has failed."""
+    """The states of a model in a registry. A poisoned one is loaded, but a step has failed."""
 
     UNLOADED = "unloaded"
     LOADING = "loading"

@@ -102,7 +102,7 @@ class SlotSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class ActivitySnapshot:
-    """What an engine does at one moment; see `Activity`.
+    """The activity of an engine at one moment; see `Activity`.
 
     Attributes:
         utilisation: share of the wall time of the last seconds that steps took, in [0, 1].

@@ -37,7 +37,7 @@ _FIRST_TOKEN = 1.0
 
 
 class Phase(StrEnum):
-    """What an engine thread does."""
+    """The phases of an engine thread."""
 
     IDLE = "idle"
     TURN = "waiting for the step of another model"
@@ -48,7 +48,7 @@ class Phase(StrEnum):
 
 
 class Beat(NamedTuple):
-    """What the engine thread did last.
+    """The latest progress of the engine thread.
 
     Attributes:
         phase: what it does.

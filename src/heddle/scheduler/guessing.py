@@ -1,4 +1,4 @@
-"""What speculation keeps for one sequence: its drafters, and how often their guesses were right."""
+"""The drafters of one sequence, and how often their guesses were right."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def repeated(likelihoods: Many[float]) -> float:
 
 @dataclass(slots=True)
 class Guessing:
-    """What speculation keeps for a sequence.
+    """The state of speculation for a sequence.
 
     Attributes:
         draftings: its drafters.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Room:
-    """What fits the scheduler, and when more will fit.
+    """The capacity of the scheduler: whether requests fit, and when more will fit.
 
     Args:
         slots: most sequences that run at once.

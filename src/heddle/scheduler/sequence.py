@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class SlotState(Enum):
-    """What a slot is doing."""
+    """The states of a slot."""
 
     FREE = "free"
     WAITING_FOR_PREFIX = "waiting_for_prefix"
@@ -237,7 +237,7 @@ class Sequence:
 
     @property
     def state(self) -> SlotState:
-        """What its slot is doing."""
+        """The state of its slot."""
         if self.ended:
             return SlotState.DRAINING
         if self.paused:

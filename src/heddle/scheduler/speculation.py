@@ -161,7 +161,7 @@ class Speculator:
         self.accepted += accepted
 
     def _guessing(self, sequence: Sequence) -> Guessing | None:
-        """What is kept for the sequence, made at its first call; None if it wants no guesses."""
+        """The sequence's guessing, made at the first call; None if it wants no guesses."""
         if sequence.guessing is not None:
             return sequence.guessing if sequence.guessing.draftings else None
         asked = sequence.params.speculation  # type: ignore[union-attr]  # only texts decode
