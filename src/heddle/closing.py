@@ -1,4 +1,4 @@
-"""What objects have in common that hold files, memory or threads."""
+"""The base class of objects that hold files, memory or threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a request gives: deltas, whole outputs, finish reasons, counts and times."""
+"""The outputs of a request: deltas, whole outputs, finish reasons, counts and times."""
 
 from __future__ import annotations
 

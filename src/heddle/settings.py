@@ -1,4 +1,4 @@
-"""What a setting is to a user: an option, a variable and a line of help; and how its text is read.
+"""Settings as a user sees them (an option, a variable, a line of help), and readers of their text.
 
 The classes of `heddle.config` are made of settings. HEDDLE_* variables override defaults. The CLI
 or a library caller resolves settings once and passes them down. No other room reads the

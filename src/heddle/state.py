@@ -182,7 +182,7 @@ class StateMemory:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What the memory must serve.
+    """The load that the memory must serve.
 
     Attributes:
         slots: sequences at once.

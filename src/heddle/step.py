@@ -157,7 +157,7 @@ class EngramTable(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EngramBias:
-    """What engram tables add to the logits of a sequence, by its tokens alone.
+    """The bias of engram tables on the logits of a sequence. It depends on the tokens alone.
 
     The tables that predict something are merged: p is the mean of their probabilities, by weight.
     The logit of each predicted token gets alpha * (ln(p + 1e-10) - ln 1e-10), or, if `literal`,
@@ -180,7 +180,7 @@ class EngramBias:
 
 @dataclass(frozen=True, slots=True)
 class TokenRules:
-    """What the sampling parameters of a request mean in tokens.
+    """Sampling rules in token ids, which follow from a request's sampling parameters.
 
     Attributes:
         end_tokens: tokens that may not be sampled before `min_tokens`.
@@ -674,7 +674,7 @@ class Executor(PageMemory, Protocol):
 
 @runtime_checkable
 class WarmingExecutor(Protocol):
-    """What an executor also has if its first steps would be slow: work to do before them."""
+    """An executor with work to do before its first steps, which would be slow otherwise."""
 
     @property
     def warm_ups(self) -> int:

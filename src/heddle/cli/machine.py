@@ -1,4 +1,4 @@
-"""What decides which model fits this machine: free memory, and how fast it is read."""
+"""The figures of this machine that decide which model fits: free memory, and its read rate."""
 
 from dataclasses import dataclass
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from heddle.weights.checkpoint import Hyperparameters
 
 _WIDEST_WINDOW = 2**31 - 1
-"""What instructions can say. No sequence is so long, so a wider window is the same."""
+"""The widest window of an instruction. No sequence is so long, so a wider window is the same."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,7 @@ class AttentionWeights(Generic[W]):
 
 
 class QueryKeyNorm(Enum):
-    """What a family norms of its queries and keys, before rotation."""
+    """The norm of queries and keys before rotation."""
 
     NONE = "none"
     HEADS = "heads"

@@ -1,4 +1,4 @@
-"""What mixers of linear attention have in common: the state, and short convolutions before it."""
+"""The common base of linear attention mixers: the state, and short convolutions before it."""
 
 from __future__ import annotations
 

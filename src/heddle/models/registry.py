@@ -72,7 +72,7 @@ FAMILIES = (
 
 
 _LABELS = {"gguf": "general.architecture", "hf": "model_type"}
-"""What files call the architecture."""
+"""Keys of the architecture's name in files, by the format."""
 
 
 def names(format: str) -> dict[str, Family]:

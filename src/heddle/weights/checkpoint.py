@@ -159,7 +159,7 @@ layers is not among them: a file may name one that its model does not use."""
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What the tensors of a model allow its counts to be.
+    """Upper bounds of a model's counts, which its tensors set.
 
     A file of 400 bytes may claim any number of layers. A reader checks a count before it makes
     anything of that size. The number of tokens in a context is no such count: memory limits it.
@@ -476,7 +476,7 @@ CheckArchitecture: TypeAlias = "Callable[[str, str], object]"
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """What the files of a model say about themselves, unchecked.
+    """The description of a model by its files, unchecked.
 
     Attributes:
         format: name and version of the format.

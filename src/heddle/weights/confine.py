@@ -1,4 +1,4 @@
-"""What a request may name as a model.
+"""The models that a request may name.
 
 A request comes from a client, so its model is no path of this machine. `AllowedModels.source_of`
 turns the name into a source for :func:`heddle.weights.sources.find`, or refuses it. The registry
@@ -172,7 +172,7 @@ class AllowedModels:
         return ForbiddenError(f"model {model!r} {reason}; {self._choice()}", param="model")
 
     def _choice(self) -> str:
-        """What a request may name, and the settings that allow more."""
+        """A sentence with the names that a request may use, and the settings that allow more."""
         known = ", ".join(dict.fromkeys([*self.configured, *ALIASES]))
         files = "set --models-dir to allow files"
         if self.folder is not None:

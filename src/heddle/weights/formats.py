@@ -37,7 +37,7 @@ def open_checkpoint(
 
 
 def read_outline(path: Path) -> Outline:
-    """What the model at `path` says of itself; raises as :func:`open_checkpoint`."""
+    """The outline of the model at `path`; raises as :func:`open_checkpoint`."""
     return read_folder_outline(path) if path.is_dir() else read_gguf_outline(path)
 
 

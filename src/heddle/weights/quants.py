@@ -301,7 +301,7 @@ def _at_points(name: str, points: NDArray[Any], signs: Values, scale: Values) ->
 
 
 def _words(raw: Blocks) -> tuple[Values, Values]:
-    """What words of 32 bits hold: a scale in the upper four bits, below four times seven signs."""
+    """Scales and signs in words of 32 bits: the upper four bits, and four times seven bits."""
     words = np.ascontiguousarray(raw).view("<u4")
     seven = words[..., None] >> np.arange(0, 28, 7, dtype=np.uint32) & 127
     return (words >> 28).astype(np.float32), _signs(seven.astype(np.uint8), 7)

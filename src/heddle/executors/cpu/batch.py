@@ -29,7 +29,7 @@ def ints(values: Sequence[int]) -> _Ints:
 
 
 class PooledStates(Protocol):
-    """What becomes the embedding of one sequence."""
+    """Hidden states that become the embedding of one sequence."""
 
     def room_for(self, row: int, count: int) -> list[PooledRows]:
         """Where the native step adds the states of `count` rows, the first of them `row`."""

@@ -39,7 +39,7 @@ _FILTERS = tuple(f".attention.{part}_conv.weight" for part in ("q", "k", "v"))
 
 
 class Base(Protocol):
-    """What a GGUF file may lack."""
+    """A source of the parts that a GGUF file may lack."""
 
     def chat_template(self) -> str | None:
         """The chat template; None without one."""

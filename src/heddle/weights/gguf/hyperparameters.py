@@ -85,7 +85,7 @@ def _plain(value: object) -> object:
 
 
 def _read_latent(values: dict[str, Any], metadata: Mapping[str, object], architecture: str) -> None:
-    """What keys say in another way, or do not say, of models with latent attention."""
+    """Complete `values` of latent attention: keys with other names, and missing keys."""
     for name, key in names.LATENT.items():
         size = metadata.get(f"{architecture}.{key}")
         if size is not None:

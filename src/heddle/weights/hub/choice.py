@@ -19,7 +19,7 @@ QUANTS = (
     *("Q4_K_M", "Q4_K_S", "Q5_K_M", "Q8_0", "Q6_K", "Q5_K_S", "Q4_0", "Q4_1", "IQ4_XS", "IQ4_NL"),
     *("MXFP4", "Q5_0", "Q5_1", "Q3_K_L", "Q3_K_M", "Q3_K_S", "Q2_K", "BF16", "F16", "F32"),
 )
-"""What is taken from a GGUF repository where the name has no quant: the first that is there."""
+"""Quants in order of preference: a name without a quant takes the first that there is."""
 
 CONFIG, INDEX, WEIGHTS = "config.json", "model.safetensors.index.json", "model.safetensors"
 TEMPLATES = ("tokenizer_config.json", "chat_template.jinja")

@@ -40,7 +40,7 @@ class UnreachableError(ModelSourceError):
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What one commit of a repository holds.
+    """The content of one commit of a repository.
 
     Attributes:
         commit: its 40 hexadecimal digits.

@@ -60,7 +60,7 @@ def find(
 
 
 def _ask(name: HubName, place: HubPlace, progress: Progress, *, is_cached: bool) -> Listing | None:
-    """What the hub has; None if it does not answer and the cache has the model."""
+    """The hub's list of files; None if the hub does not answer and the cache has the model."""
     if place.offline:
         raise ModelSourceError(
             f"{name.served} is not in {place.cache}, or only in part, and the hub may not be asked"

@@ -1,4 +1,4 @@
-"""What config.json of models with latent attention says in keys of its own.
+"""Readers of the keys of config.json that only models with latent attention have.
 
 DeepSeek-V2 and V3, GLM-4.7-Flash. `transformers` defines the meaning of the keys
 (`DeepseekV2Config`, `DeepseekV3Config`, `Glm4MoeLiteConfig`).

@@ -1,4 +1,4 @@
-"""What Falcon-H1's config.json says in keys of its own: most are factors, its multipliers.
+"""Readers of the keys of config.json that only Falcon-H1 has: most are factors (multipliers).
 
 llama.cpp's converter multiplies the weights by all of them, so a GGUF file has no key for them: the
 embedding, the output matrix, all matrices of attention and Mamba-2, and gate and down of the

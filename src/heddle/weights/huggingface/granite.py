@@ -1,4 +1,4 @@
-"""What config.json says of Granite's hybrids in keys of its own."""
+"""Readers of the keys of config.json that only Granite's hybrids have."""
 
 from __future__ import annotations
 

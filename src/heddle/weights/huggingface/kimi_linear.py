@@ -1,4 +1,4 @@
-"""What config.json of Kimi Linear says in keys of its own.
+"""Readers of the keys of config.json that only Kimi Linear has.
 
 Moonshot AI writes an object, `linear_attn_config`; `transformers` (`KimiLinearConfig`) defines keys
 in place of it.

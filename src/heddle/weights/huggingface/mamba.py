@@ -1,4 +1,4 @@
-"""What config.json says of Mamba-2 in the same way for all families."""
+"""Readers of config.json for Mamba-2 layers, shared by all families."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What config.json of Mamba-2 says in keys of its own, or not at all."""
+"""Readers of the keys of config.json that only Mamba-2 has, and values of missing keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Nemotron-H's config.json says in keys of its own."""
+"""Readers of the keys of config.json that only Nemotron-H has."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ _MOST_DENSE = 2
 
 @dataclass(frozen=True, slots=True)
 class SentenceModules:
-    """What follows the model's last hidden states.
+    """The pooling and dense layers after the last hidden states, and the prompts.
 
     Attributes:
         pooling: "mean" or "last"; None if the folder does not say.

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def by_kind(key: str, kinds: list[object], meanings: Mapping[str, bool]) -> list[bool]:
-    """What each entry of a list of kinds of layers means.
+    """The meaning of each entry of a list of kinds of layers.
 
     Raises:
         UnsupportedModelError: an entry is not among the meanings.
