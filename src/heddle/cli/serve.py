@@ -42,7 +42,7 @@ def serve(
     registry: RegistryConfig,
     engine: EngineConfig,
 ) -> None:
-    """Serve models over HTTP with OpenAI's and Anthropic's APIs."""
+    """Serve models over HTTP, with OpenAI's API and those of extensions."""
     from heddle.cli.logs import logging_to_stderr
     from heddle.engine.registry import Registry
     from heddle.memory import freeze_objects

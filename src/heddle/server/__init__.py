@@ -1,1 +1,4 @@
-"""The HTTP server of one engine. `app.py` puts the APIs together; each has a package in `api/`."""
+"""The HTTP server of the models of a registry.
+
+`app.py` puts the APIs together: those of the packages in `api/`, and those of extensions.
+"""
