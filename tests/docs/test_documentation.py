@@ -19,7 +19,7 @@ from anthropic import Anthropic
 from openai import OpenAI
 
 from heddle import LLM, Engine
-from heddle.config import DEFAULT_MODEL
+from heddle.config import DEFAULT_MODEL, ServerConfig
 from live_server import live_server
 from patience import PATIENCE
 
@@ -107,8 +107,9 @@ def send(words: list[str]) -> None:
 
 
 @pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    with Engine.load(DEFAULT_MODEL) as engine, live_server(engine) as live:
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    config = ServerConfig(port=0, slot_save_path=str(tmp_path_factory.mktemp("slots")))
+    with Engine.load(DEFAULT_MODEL) as engine, live_server(engine, config) as live:
         yield live.url
 
 
