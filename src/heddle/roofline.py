@@ -56,7 +56,7 @@ class Floor:
 
     Attributes:
         seconds: the time.
-        bound_by: what limits it, `memory` or `compute`.
+        bound_by: the limiting resource, `memory` or `compute`.
     """
 
     seconds: float

@@ -42,9 +42,9 @@ class Poison:
     """The failure that ended an engine.
 
     Attributes:
-        reason: what failed, in one sentence without its full stop.
+        reason: the failure, in one sentence without its full stop.
         step: number of the failed step, from 0; None if the engine failed outside a step.
-        chunks: what the failed step computed.
+        chunks: the chunks that the failed step computed.
         logits: figures of the newest logits, perhaps those of the step before; None if there are
             none.
     """

@@ -137,7 +137,7 @@ class LLM(Closing):
         :class:`heddle.engine.reranking.Reranker`.
 
         Args:
-            query: what is looked for.
+            query: the text of the search.
             documents: any number of texts.
             instruction: what the documents are judged by; None: Qwen3-Reranker's own instruction.
 

@@ -23,7 +23,7 @@ class Entry:
 
     Attributes:
         name: name in requests.
-        source: what the user asked for: a path, an alias or a name of the hub.
+        source: the name from the user: a path, an alias or a name of the hub.
         config: settings of its engine.
         known: the model stays in the list after it is unloaded.
         found: it was found in `models_dir`.

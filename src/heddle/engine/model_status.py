@@ -30,7 +30,7 @@ class ModelStatus:
     Attributes:
         name: name in requests.
         source: a path, an alias or a name of the hub.
-        state: what the registry does with it.
+        state: its state in the registry.
         reason: why its load or a step failed; None if none did.
         progress: the part of the work that is done while it loads, 0 to 1; None if it does not load
             or if the size of the work is not known.

@@ -76,7 +76,7 @@ class SlotSnapshot:
 
     Attributes:
         index: index of the slot.
-        state: what the slot is doing.
+        state: the state of the slot.
         request: id of the request that holds it.
         prompt_tokens: length of the prompt.
         computed: tokens in the KV cache, prompt and output.

@@ -51,7 +51,7 @@ class Beat(NamedTuple):
     """The latest progress of the engine thread.
 
     Attributes:
-        phase: what it does.
+        phase: the thread's phase.
         step: number of the next step, or of the step in flight.
         since: when it last made progress, in seconds of the clock.
         allowance: seconds that this phase may take beyond the limit.

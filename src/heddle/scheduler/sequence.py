@@ -89,7 +89,7 @@ class Sequence:
         client: identifies the client that sent its request; None: unknown.
         priority: its class; the lowest number is first.
         wanted_slot: the slot that it gets if this is free; -1: any slot.
-        account: what its client was served in its class. The queue sets it.
+        account: the account of its client in its class. The queue sets it.
         arrival: its place among the waiting sequences of its client.
         rank: its place among the running sequences of its class: when it got its slot.
         total_at_start: number of its tokens when it got its slot.

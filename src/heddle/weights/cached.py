@@ -32,7 +32,7 @@ class CachedModel:
     """A model in a cache.
 
     Attributes:
-        name: what to type for it.
+        name: the name to type for it.
         kind: gguf, safetensors, or unfinished (parts of broken downloads of a repository).
         bytes: size of its files.
         used: when one of them was last read, in seconds since 1970, as the file system says.

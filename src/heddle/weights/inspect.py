@@ -60,7 +60,7 @@ class MemoryEstimate:
         kv_per_token: bytes of the keys and values of one token in all layers, or of its latents,
             by KV type. Types that cannot hold heads of the model's size are left out.
         kv_context: bytes of the KV cache of one sequence that fills the context, by KV type.
-        kv_kind: what the KV cache holds: "keys and values" or "latents".
+        kv_kind: content of the KV cache: "keys and values" or "latents".
         state: bytes of the fixed-size state of one sequence; 0 if no layer is recurrent.
     """
 

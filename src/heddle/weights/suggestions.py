@@ -15,13 +15,13 @@ class Suggestion:
 
     Attributes:
         memory: GB of free memory for `file`, `cache`, and at least 0.2 GB beside them.
-        name: what to type.
+        name: the name to type.
         file: GB to fetch: the size of the file on the hub.
         read: GB of weights that a token reads: the file without an embedding table that is not the
             output matrix too, and without the experts that the token does not use.
         cache: GB of keys and values of 8,192 tokens in f16, from the layers and heads of the model.
         architecture: GGUF's name of its architecture.
-        note: what it is good for.
+        note: uses that the model is good for.
     """
 
     memory: float

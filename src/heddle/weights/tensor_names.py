@@ -31,7 +31,7 @@ class TensorNames:
         """Parts as stored, by canonical part. `prefix` comes before the number of a layer.
 
         Args:
-            prefix: what comes before the number of a layer in the files.
+            prefix: the text before the number of a layer in the files.
             outside_layers: parts outside of layers.
             in_layer: parts of a layer.
             irregular: names in a layer that do not end as their canonical names do, in full.

@@ -101,7 +101,7 @@ class StressRun:
         late: cancelled requests whose answer was complete before the client left.
         refused: how often a request was refused because the server was full. It was sent again.
         statuses: how often a malformed request got a status, by its kind.
-        faults: what must not happen, a line each.
+        faults: events that must not happen, a line each.
         vitals: of the idle server: before the run, after the first half, after the second half.
         seconds: duration of the load.
         different: requests whose answer is not the answer that they get alone.

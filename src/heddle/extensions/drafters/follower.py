@@ -68,7 +68,7 @@ class ExecutorFollower(Closing, Generic[M]):
 
     Attributes:
         name: the name of the drafter in requests.
-        label: what it is, for people.
+        label: name for people.
     """
 
     name: ClassVar[str]

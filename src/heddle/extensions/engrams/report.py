@@ -34,7 +34,7 @@ class Report:
         tokenizer: of the model; None: no model was named, or it has another vocabulary.
         fits: whether the table is for the model's vocabulary; None if that is not known.
         find: the text to look up; None: nothing to look up.
-        found: what follows that text; None: nothing that the table knows.
+        found: the entry of that text; None: the table has none, or there was nothing to look up.
     """
 
     name: str

@@ -72,7 +72,7 @@ class Attempt(Generic[T]):
     """The result of a piece of work, and which ranks failed.
 
     Attributes:
-        found: what the work of this rank gave; None if it failed.
+        found: result of the work of this rank; None if the work failed.
         problem: why it failed.
     """
 

@@ -76,8 +76,8 @@ class _Started:
     Attributes:
         began: when it was started, in seconds of `time.perf_counter`.
         wait_for_masks: waits until threads have made the masks of grammars; None without grammars.
-        compared: what ranks compare of the step.
-        picks: what the device was asked to sample; None before the masks are made.
+        compared: values of the step that ranks compare.
+        picks: samples asked of the device; None before the masks are made.
     """
 
     began: float

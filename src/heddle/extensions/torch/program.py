@@ -59,7 +59,7 @@ class Program:
         forward: the recorded graph.
         pages: keys and values.
         states: fixed-size states.
-        compared: what ranks compare of the step that was begun last.
+        compared: values that ranks compare, of the step that was begun last.
     """
 
     def __init__(

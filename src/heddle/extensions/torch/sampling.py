@@ -109,7 +109,7 @@ class StartedPicks(NamedTuple):
     Attributes:
         chunks: the chunks that sample.
         problems: why slots cannot sample.
-        on_device: what the device was asked for; None if it samples nothing.
+        on_device: the work asked of the device; None if it samples nothing.
         ranges: for each slot that the device samples for, the begin and the end of its picks.
         logits: of the rows to sample from.
     """

@@ -109,7 +109,7 @@ def fetch(
     """Fetch the file to `blob`, unless it is there.
 
     Args:
-        file: what to fetch.
+        file: the file to fetch.
         blob: its place in the cache.
         source: the hub's URL, the repository, the commit.
         report: called with the bytes that are there.

@@ -24,7 +24,7 @@ class Row:
 
     Attributes:
         name: the field's name in the body, or in the object `within`.
-        outcome: what the server does with the field.
+        outcome: how the server treats the field.
         apis: the APIs whose requests have the field.
         within: path of the object that has the field, such as `tools.function`; empty: the body.
             The elements of a list have the path of the list.
@@ -33,7 +33,7 @@ class Row:
             refused field, and does not report an ignored field with such a value. Null is neutral.
         doc: why an answer without an ignored field is not wrong, or what a refused field would
             change.
-        instead: what to send in place of a refused field, for the error.
+        instead: the replacement of a refused field, for the error.
         constrains: whether an answer could be wrong if the server ignored the field.
             `--lenient` refuses such a field, also where it is unknown.
     """

@@ -47,7 +47,7 @@ class _Form:
         bits: bits of a code.
         packs_rows: whether a word of `qweight` holds neighbouring rows; else columns.
         places: the place in a word of each neighbour; empty: ascending.
-        zero_shift: what to add to stored zero points.
+        zero_shift: number to add to stored zero points.
         zero_points: whether zero points differ from half of the range.
         scattered: whether the columns of a group need not be neighbours.
     """
