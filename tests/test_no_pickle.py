@@ -17,7 +17,7 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 MODULES = {"pickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "code"}
 """Modules that turn bytes into objects or into code."""
 
-BETWEEN_OWN_PROCESSES = {"executors/process/messages.py": ["pickle"]}
+BETWEEN_OWN_PROCESSES = {"extensions/processes/messages.py": ["pickle"]}
 """The module that makes messages to a device's process, and reads its answers."""
 
 CALLS = {

@@ -35,6 +35,7 @@ ADMIN_ROUTES = {
     ("/v1/prefix_cache", "delete"),
     ("/api/pull", "post"),
     ("/api/delete", "delete"),
+    ("/slots/{id_slot}", "post"),
 }
 
 

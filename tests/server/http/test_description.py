@@ -70,7 +70,15 @@ def test_errors_have_the_shape_of_the_path_s_vendor(description: dict[str, Any])
     for path, _, operation in operations(description):
         shape = operation["responses"]["500"]["content"]["application/json"]["schema"]["$ref"]
         names = {"/v1/messages": "AnthropicError", "/api/": "OllamaError"}
-        of_llama_cpp = ("/completion", "/embedding", "/infill", "/apply", "/props", "/lora")
+        of_llama_cpp = (
+            "/completion",
+            "/embedding",
+            "/infill",
+            "/apply",
+            "/props",
+            "/lora",
+            "/slots/",
+        )
         names |= dict.fromkeys(of_llama_cpp, "NativeError")
         of = (name for start, name in names.items() if path.startswith(start))
         assert shape == COMPONENTS + next(of, "ErrorBody")
@@ -93,7 +101,11 @@ def test_the_model_is_named(description: dict[str, Any]) -> None:
         "",
         None,
     ]
-    assert body_of(paths["/v1/messages"]["post"])["properties"]["model"]["enum"] == ["fake", ""]
+    assert body_of(paths["/v1/messages"]["post"])["properties"]["model"]["enum"] == [
+        "fake",
+        "",
+        None,
+    ]
     [name] = paths["/v1/models/{name}"]["get"]["parameters"]
     assert name["schema"]["enum"] == ["fake"]
 
