@@ -27,4 +27,4 @@ fi
 
 # No other folder has tests that need torch. To collect all folders takes half a minute more.
 python -m pytest -q -n 2 --dist loadfile --durations=15 --hypothesis-profile=gate \
-    -m "torch and not torch_slow and not large" tests/executors tests/models tests/sampling
+    -m "torch and not torch_slow and not large" tests/executors tests/extensions tests/models tests/sampling
