@@ -93,10 +93,15 @@ def extensions() -> Mapping[str, Extension]:
     """All extensions by name: Heddle's own, then those of other packages, each in order of name.
 
     Raises:
-        ConfigError: an entry point cannot be imported or is no extension.
+        ConfigError: an entry point cannot be imported, is no extension, or has the name of another.
     """
     found = {name: refer(f"{_OWN}.{name}:EXTENSION") for name in _own_names()}
     for point in sorted(entry_points(group=_GROUP), key=lambda point: point.name):
+        if point.name in found:
+            raise ConfigError(
+                f"two extensions are named {point.name!r}, and one is of package"
+                f" {_package(point)!r}. Uninstall that package"
+            )
         found[point.name] = _of_another_package(point)
     return found
 
@@ -113,8 +118,12 @@ def _own_names() -> Iterator[str]:
         yield from sorted(module.name for module in pkgutil.iter_modules(package.__path__))
 
 
+def _package(point: EntryPoint) -> str:
+    return point.dist.name if point.dist is not None else point.value
+
+
 def _of_another_package(point: EntryPoint) -> Extension:
-    package = point.dist.name if point.dist is not None else point.value
+    package = _package(point)
     try:
         extension = point.load()
     except Exception as error:
