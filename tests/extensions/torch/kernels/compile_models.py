@@ -97,7 +97,7 @@ def compile_family(name: str) -> None:
     config = EngineConfig(
         slots=2, threads=1, kv_cache=1 << 20, batch_tokens=64, speculation="off", device="torch"
     )
-    sys.path.insert(0, str(Path(__file__).parents[2]))
+    sys.path.insert(0, str(Path(__file__).parents[3]))
     family = importlib.import_module(f"models.tiny.{name}")
     with tempfile.TemporaryDirectory() as folder:
         for model in family.MODELS[:2]:
