@@ -68,6 +68,8 @@ class Extension:
             vendor that documents them.
         collectors: functions that take a registry of models and the server's settings, and return
             a collector of Prometheus, or None.
+        readers: functions that take the server's settings and return a
+            :data:`heddle.server.http.edge.Reader` of the records of requests, or None.
         commands: functions or Typer groups, by the name of the command.
         drafters: functions that take a sequence and return a
             :class:`heddle.scheduler.guessing.Drafter`, or None, by the name of the drafter.
@@ -82,6 +84,7 @@ class Extension:
     apis: Sequence[str] = ()
     fields: Mapping[str, str] = field(default_factory=dict)
     collectors: Sequence[str] = ()
+    readers: Sequence[str] = ()
     commands: Mapping[str, str] = field(default_factory=dict)
     drafters: Mapping[str, str] = field(default_factory=dict)
     followers: Sequence[str] = ()

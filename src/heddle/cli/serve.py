@@ -1,8 +1,6 @@
 """`heddle serve`: the HTTP server."""
 
 import logging
-import os
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -52,15 +50,10 @@ def serve(
     from heddle.server.http.process import bind, url
     from heddle.server.http.process import serve as run
     from heddle.server.http.tls import tls_of
-    from heddle.server.http.tracing import check_collector, collector_of
     from heddle.weights.progress import on_console
 
     tls_of(server)  # report bad files before loading a model
     keys = keys_of(server)
-    if server.otel_endpoint:
-        check_collector(server.otel_endpoint)
-    else:
-        server = replace(server, otel_endpoint=collector_of(os.environ))
     with (
         logging_to_stderr(server.log_level, server.log_format, verbose=verbose),
         bind(server) as listener,

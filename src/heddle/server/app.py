@@ -1,4 +1,4 @@
-"""Builds the HTTP application of loaded models from all APIs and middleware."""
+"""Builds the HTTP application of loaded models from all APIs and the edge around them."""
 
 from __future__ import annotations
 
@@ -14,18 +14,12 @@ from heddle.server.generate.dispatch import Dispatcher
 from heddle.server.generate.service import Service
 from heddle.server.generate.vendor_fields.table import CONSTRAINTS
 from heddle.server.http import errors
-from heddle.server.http.access import CheckKeys, is_admin_route
-from heddle.server.http.access_log import AccessLog
+from heddle.server.http.access import Access, is_admin_route
 from heddle.server.http.body import Bodies
-from heddle.server.http.cors import Cors
 from heddle.server.http.description import Application
-from heddle.server.http.hints import TellIgnored
+from heddle.server.http.edge import Edge
 from heddle.server.http.keys import keys_of
-from heddle.server.http.lenient import WarnOfUnknown
-from heddle.server.http.request_id import RequestId
-from heddle.server.http.stopping import RefuseWhileStopping
-from heddle.server.http.tracing import start_tracing
-from heddle.server.http.versions import BothSpellings
+from heddle.server.http.versions import Spellings
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -33,6 +27,7 @@ if TYPE_CHECKING:
     from heddle.engine import Engine
     from heddle.engine.registry import Registry
     from heddle.server.generate.api import Api
+    from heddle.server.http.edge import Reader
 
 
 def apis() -> list[Api]:
@@ -45,7 +40,8 @@ def create_app(registry: Registry, config: ServerConfig | None = None) -> FastAP
     """Make an application that serves the models of `registry`. The caller closes the registry.
 
     Raises:
-        ConfigError: the file of API keys cannot be read, or `otel_endpoint` cannot be used.
+        ConfigError: the file of API keys cannot be read, or an extension's reader of records cannot
+            use the settings.
     """
     config = config or ServerConfig()
     registry.on_loaded(_prepare)
@@ -73,27 +69,28 @@ def create_app(registry: Registry, config: ServerConfig | None = None) -> FastAP
         for method in route.methods or ()
     }
     app = Application(names, schemas, streams, admin, keys)
-    app.add_middleware(errors.AnswerBugs)  # innermost: the others add headers to its responses
-    app.add_middleware(RefuseWhileStopping)
-    app.add_middleware(CheckKeys, keys=keys, host=service.config.host)
-    if service.config.lenient:
-        app.add_middleware(WarnOfUnknown)
-    app.add_middleware(TellIgnored)
-    if service.config.cors:  # outside of the keys: a browser's preflight request has no key
-        app.add_middleware(Cors, origins=service.config.cors)
+    app.state.access = access = Access(keys, service.config.host)
     shapes = [(route.path, api.errors) for route, api in served]
     shapes += [(path, api.errors) for api in served_apis for path in api.unserved]
-    app.add_middleware(errors.ChooseErrorShape, shapes=shapes)
-    # Outside of the keys and of the error shapes, because they compare paths with routes.
+    app.state.error_shapes = errors.ErrorShapes(shapes)
     own = [route for router, _ in routers for route in router.routes]
-    app.add_middleware(BothSpellings, routes=[*own, *app.routes])
-    readers = [start_tracing(config.otel_endpoint)] if config.otel_endpoint else []
-    app.add_middleware(AccessLog, readers=readers)
-    app.add_middleware(RequestId)  # outermost: a response to a request without a key has an id too
+    app.add_middleware(
+        Edge,
+        access=access,
+        spellings=Spellings([*own, *app.routes]),
+        origins=service.config.cors,
+        readers=_readers(service.config),
+    )
     errors.install(app)
     for router, _ in routers:
         app.include_router(router)
     return app
+
+
+def _readers(config: ServerConfig) -> list[Reader]:
+    """The readers of records that extensions bring and the settings ask for."""
+    made = [refer(one)(config) for extension in extensions().values() for one in extension.readers]
+    return [reader for reader in made if reader is not None]
 
 
 def _prepare(_name: str, engine: Engine) -> None:

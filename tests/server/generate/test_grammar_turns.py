@@ -16,6 +16,7 @@ from heddle.grammars import Grammar
 from heddle.server.generate import dispatch
 from heddle.server.http.body import Bodies
 from heddle.server.http.connection import ClientGoneError
+from heddle.server.http.record import RECORD, RequestRecord
 from patience import PATIENCE
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def sent_by(client: str, leaves: threading.Event | None = None) -> Request:
         await (asyncio.Event().wait() if leaves is None else asyncio.to_thread(leaves.wait))
         return {"type": "http.disconnect"}
 
-    return Request({"type": "http", "client": (client, 1)}, receive)
+    return Request({"type": "http", RECORD: RequestRecord(address=client)}, receive)
 
 
 def run(work: Callable[[Bodies, threading.Event], Coroutine[Any, Any, None]]) -> None:

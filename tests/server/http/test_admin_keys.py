@@ -15,8 +15,10 @@ from starlette.requests import Request
 from heddle.config import ServerConfig
 from heddle.errors import ConfigError
 from heddle.server.http import access, errors
-from heddle.server.http.access import ADMIN, CheckKeys, is_loopback
-from heddle.server.http.keys import Keys, key_name, keys_of
+from heddle.server.http.access import ADMIN, Access, is_loopback
+from heddle.server.http.edge import Edge
+from heddle.server.http.keys import Keys, keys_of
+from heddle.server.http.versions import Spellings
 from patience import PATIENCE
 
 if TYPE_CHECKING:
@@ -42,7 +44,8 @@ ADMIN_ROUTES = {
 def app_with(host: str, api: tuple[str, ...] = (), admin: tuple[str, ...] = ()) -> FastAPI:
     """An application with an admin route and an ordinary one, as for a server on `host`."""
     app = FastAPI()
-    app.add_middleware(CheckKeys, keys=Keys(api, admin), host=host)
+    app.state.access = access = Access(Keys(api, admin), host)
+    app.add_middleware(Edge, access=access, spellings=Spellings(app.routes))
     errors.install(app)
 
     @app.post("/load", dependencies=[ADMIN])
@@ -303,9 +306,8 @@ def test_names_in_key_files(tmp_path: Path) -> None:
         key = keys.find([text.encode()])
         assert key is not None
         assert (key.name, key.is_admin) == (name, text == BOSS)
-        assert key_name({"heddle.key": key}) == name
+        assert key is not None and key.name == name
     assert keys.find([b"alice"]) is None
-    assert key_name({}) is None
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
+from starlette.applications import Starlette
 
 from heddle import memory
 from heddle.config import ServerConfig
 from heddle.errors import ConfigError, OverloadedError
 from heddle.server.http.errors import error_response
-from heddle.server.http.keys import client_of
 from heddle.server.http.process import forms_of
+from heddle.server.http.record import RequestRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -158,7 +159,8 @@ def test_a_trusted_proxy_is_an_address_or_a_network(text: str) -> None:
     ],
 )
 def test_a_host_is_one_client(one: str, other: str, is_same: bool) -> None:
-    assert (client_of({"client": (one, 1)}) == client_of({"client": (other, 2)})) == is_same
+    clients = [RequestRecord(address=address).client for address in (one, other)]
+    assert (clients[0] == clients[1]) == is_same
 
 
 def test_many_texts_of_a_client_go_in_turns(serve: Callable[..., Running]) -> None:
@@ -203,5 +205,7 @@ def test_a_lower_number_runs_first(serve: Callable[..., Running]) -> None:
 
 @pytest.mark.parametrize(("seconds", "told"), [(0.2, "1"), (4.2, "5"), (5.0, "5")])
 def test_retry_after_is_never_too_early(seconds: float, told: str) -> None:
-    response = error_response(OverloadedError("the queue is full", retry_after=seconds), {})
+    response = error_response(
+        OverloadedError("the queue is full", retry_after=seconds), {"app": Starlette()}
+    )
     assert response.headers["retry-after"] == told

@@ -21,6 +21,7 @@ from heddle.server.generate.request import GenerationRequest
 from heddle.server.http import body
 from heddle.server.http.body import Bodies, _check_parts
 from heddle.server.http.connection import ClientGoneError
+from heddle.server.http.record import RECORD, RequestRecord
 from heddle.server.http.schema import Schema
 from patience import PATIENCE
 
@@ -55,7 +56,7 @@ class FakeRequest:
         at_once: int | None = None,
         client: str = "192.0.2.1",
     ) -> None:
-        self.scope: dict[str, Any] = {"client": (client, 1)}
+        self.scope: dict[str, Any] = {RECORD: RequestRecord(address=client)}
         self.headers = {"content-type": "application/json"}
         if not chunked:
             self.headers["content-length"] = str(len(body))

@@ -10,6 +10,7 @@ from pydantic_core import to_json
 from heddle.errors import UnsupportedParameterError
 from heddle.server.generate.vendor_fields.table import CONSTRAINTS
 from heddle.server.http.lenient import parse_leniently
+from heddle.server.http.record import RequestRecord
 from heddle.server.http.schema import Schema
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ KNOWN = """
 
 
 def leniently(body: dict[str, Any]) -> None:
-    parse_leniently(to_json(body), Schema, {"heddle.unknown_fields": []}, CONSTRAINTS)
+    parse_leniently(to_json(body), Schema, RequestRecord(), CONSTRAINTS)
 
 
 def test_the_table_has_the_constraints_of_all_vendors() -> None:

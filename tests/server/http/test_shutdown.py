@@ -16,9 +16,9 @@ import pytest
 from heddle.config import ServerConfig
 from heddle.errors import ConfigError
 from heddle.server.http import process
+from heddle.server.http.edge import is_stopping
 from heddle.server.http.process import bind, url
 from heddle.server.http.protocol import HTTPProtocol
-from heddle.server.http.stopping import is_stopping
 from patience import PATIENCE
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from heddle.parameters import Api
 from heddle.server.generate.parameters import offers
 from heddle.server.generate.vendor_fields.table import decided
 from heddle.server.http.fields import FIRST_FAULT
-from heddle.server.http.hints import ignore
+from heddle.server.http.record import record_of
 from heddle.server.http.schema import MAX_ITEMS, Schema, takes
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def from_infill(
     extra, left_out = _extra_files(body.input_extra or (), tokenizer, room)
     served.check_choices(1, n)
     if left_out:
-        ignore(scope, f"input_extra (first {left_out})")
+        record_of(scope).ignored.append(f"input_extra (first {left_out})")
     prompts = [tokenizer.put_before(prompt, extra)]
     return native_answer(body, served, params, prompts, truncated=left_out > 0)
 

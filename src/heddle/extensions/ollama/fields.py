@@ -13,7 +13,7 @@ from heddle.parameters import Api
 from heddle.server.generate.parameters import SamplingSchema, offers
 from heddle.server.generate.vendor_fields.table import decided
 from heddle.server.http.fields import shaped
-from heddle.server.http.hints import ignore
+from heddle.server.http.record import record_of
 from heddle.server.http.schema import Schema
 
 if TYPE_CHECKING:
@@ -129,4 +129,4 @@ def takes_parameters(schema: type[S]) -> type[S]:
 def note_context(options: Options, served: Served, scope: Scope) -> None:
     """Note `num_ctx` as ignored if it is longer than the context of the model, as served here."""
     if options.num_ctx is not None and options.num_ctx > served.engine.context:
-        ignore(scope, "options.num_ctx")
+        record_of(scope).ignored.append("options.num_ctx")

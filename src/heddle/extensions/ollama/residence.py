@@ -19,7 +19,7 @@ from heddle.server.generate.service import loaded
 from heddle.server.http.access import check_admin, may_administer
 from heddle.server.http.connection import unless_gone
 from heddle.server.http.encoding import json_response
-from heddle.server.http.hints import ignore
+from heddle.server.http.record import record_of
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -78,7 +78,7 @@ class Residence:
         if registry.config.autoload and may_administer(request):
             registry.keep(self._service.name_of(model), seconds_of(keep_alive))
         else:
-            ignore(request.scope, "keep_alive")
+            record_of(request.scope).ignored.append("keep_alive")
 
     async def _settled(self, request: Request, body: GenerationBody) -> Json:
         """Load or unload the model of a body without a prompt."""

@@ -16,7 +16,7 @@ from heddle.sampling_params import SamplingParams
 from heddle.server.generate.event_stream import EventStream
 from heddle.server.generate.json_answer import JsonAnswers
 from heddle.server.http.connection import unless_gone
-from heddle.server.http.keys import client_of, salt_of_key
+from heddle.server.http.keys import salt_of_key
 from heddle.server.http.record import record_of
 from heddle.text.tokenizer.token_rules import token_rules
 
@@ -52,7 +52,11 @@ def salted(params: Params, request: Request, service: Service) -> Params:
 
 def own_salt(salt: str | None, request: Request, service: Service) -> str | None:
     """The salt of a request's prefixes, with its API key if each key has its own prefixes."""
-    return salt_of_key(request.scope, salt) if service.config.prefix_cache_per_key else salt
+    if not service.config.prefix_cache_per_key:
+        return salt
+    key = record_of(request.scope).key
+    assert key is not None, "the setting needs API keys"
+    return salt_of_key(key, salt)
 
 
 class Dispatcher:
@@ -100,13 +104,14 @@ class Dispatcher:
             HeddleError: see :meth:`answer`.
         """
         service = self._service
-        request = replace(request, params=salted(request.params, http_request, service))
+        if service.config.prefix_cache_per_key:
+            request = replace(request, params=salted(request.params, http_request, service))
         record = record_of(http_request.scope)
         record.describe(request.model, request.params, n=request.n, stream=request.stream)
-        rules = await self._rules(http_request, request, engine)
-        client = client_of(http_request.scope)
+        # Without slow work, the engine makes the rules itself.
+        rules = await self._rules(http_request, request, engine) if _is_slow(request) else None
         streams = engine.generate_many(
-            request.choices(), service.backlog, rules, client, record.submit()
+            request.choices(), service.backlog, rules, record.client, record.submit()
         )
         if request.stream:
             if engine.config.queue_timeout:
@@ -147,6 +152,18 @@ class Dispatcher:
         if params.engram:  # in a thread: the first one computes the vocabulary's fingerprint
             bias = await to_thread(engine.engrams.bias, params)
         return replace(rules, grammar=grammar, engram=bias)
+
+
+def _is_slow(request: GenerationRequest) -> bool:
+    """Whether the token rules of a request may take too long for the event loop."""
+    params = request.params
+    return bool(
+        params.grammar is not None
+        or request.thinking is not None
+        or params.bad_words
+        or params.dry_multiplier
+        or params.engram
+    )
 
 
 async def _begun(http_request: Request, streams: AsyncStreams) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from heddle.server.http.hints import ignore, ignored
+from heddle.server.http.record import record_of
 from heddle.text.chat.dialect import EFFORT
 from heddle.text.constrained.thinking_budget import ThinkingBudget
 
@@ -73,12 +73,12 @@ class ReasoningFields:
             if reading.marks is None:
                 return request
             most, param = 0, self.effort_param if self.enabled is None else self.enabled_param
-        if most is None or param.partition(".")[0] in ignored(scope):
+        if most is None or param.partition(".")[0] in record_of(scope).ignored:
             return request
         thinking = ThinkingBudget.of(most, reading, model.tokenizer)
         # If the prompt already closes the reasoning, the answer has none and follows any bound.
         if thinking is None and (reading.marks is not None or dialect.marks is None):
-            ignore(scope, param)
+            record_of(scope).ignored.append(param)
         return replace(request, thinking=thinking)
 
     @property
@@ -90,6 +90,6 @@ class ReasoningFields:
 
     def _note_ignored(self, dialect: Dialect, scope: Scope) -> None:
         if self.enabled and dialect.marks is None:
-            ignore(scope, self.enabled_param)
+            record_of(scope).ignored.append(self.enabled_param)
         if self.effort not in (None, _OFF) and not dialect.asks_effort:
-            ignore(scope, self.effort_param)
+            record_of(scope).ignored.append(self.effort_param)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from heddle.errors import ContextLengthError, InvalidRequestError, OverloadedError
 from heddle.server.http import encoding
-from heddle.server.http.keys import client_of
 from heddle.server.http.record import record_of
 
 if TYPE_CHECKING:
@@ -169,7 +168,8 @@ async def _submitted(
     Raises:
         HeddleError: the engine refuses a request.
     """
-    client, log_id = client_of(scope), record_of(scope).submit()
+    record = record_of(scope)
+    client, log_id = record.client, record.submit()
     while True:
         try:
             return served.engine.generate_many(

@@ -26,11 +26,9 @@ from typing import TYPE_CHECKING
 
 from fastapi import Depends
 from fastapi.routing import APIRoute
-from starlette.requests import Request
+from starlette.requests import Request  # noqa: TC002  FastAPI reads annotations of dependencies
 
 from heddle.errors import AuthenticationError, ForbiddenError
-from heddle.server.http.errors import refuse
-from heddle.server.http.keys import KEY, key_name
 from heddle.server.http.record import record_of
 
 if TYPE_CHECKING:
@@ -38,15 +36,11 @@ if TYPE_CHECKING:
 
     from starlette.datastructures import Headers
     from starlette.routing import BaseRoute
-    from starlette.types import ASGIApp, Receive, Scope, Send
 
     from heddle.server.http.keys import Key, Keys
 
 OPEN_PATHS = frozenset({"/health", "/health/live", "/health/ready"})
 """Paths that need no key, because health checkers have none."""
-
-_ACCESS = "heddle.access"
-"""Key of the :class:`CheckKeys` of a request in its ASGI scope."""
 
 _AUTHORITY = re.compile(
     r"(?:(?P<name>localhost)|(?P<v4>[0-9.]+)|\[(?P<v6>[0-9a-f:.]*:[0-9a-f:.]*)\])(?::(?P<port>[0-9]{1,5}))?",
@@ -56,33 +50,30 @@ _AUTHORITY = re.compile(
 _HOW = "send a valid key as `Authorization: Bearer KEY` or `x-api-key: KEY`"
 
 
-class CheckKeys:
-    """Middleware that finds the key of each request.
+class Access:
+    """What the clients of one server may do.
 
-    If the server has API keys, it refuses requests without a valid key before it reads their
-    bodies.
+    Attributes:
+        looks: whether the server has keys, so that requests may have one.
     """
 
-    def __init__(self, app: ASGIApp, keys: Keys, host: str) -> None:
+    def __init__(self, keys: Keys, host: str) -> None:
         """`host` is the address that the server listens on."""
-        self._app = app
         self._keys = keys
         self._admits_local_admins = keys.admits_all and not keys.has_admin and is_loopback(host)
+        self.looks = not keys.admits_all or keys.has_admin
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI."""
-        if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
-            await self._app(scope, receive, send)
-            return
-        sent = list(_sent(scope["headers"]))
+    def key_of(self, headers: Iterable[tuple[bytes, bytes]]) -> Key | None:
+        """The key of a request with these headers; None without one, if the server needs none.
+
+        Raises:
+            AuthenticationError: the server has API keys, and the request has no valid key.
+        """
+        sent = list(_sent(headers))
         key = self._keys.find(sent)
         if key is None and not self._keys.admits_all:
-            await refuse(Request(scope), _not_admitted(sent))(scope, receive, send)
-            return
-        found = {} if key is None else {KEY: key}
-        scope = {**scope, **found, _ACCESS: self}
-        record_of(scope).key = key_name(scope)
-        await self._app(scope, receive, send)
+            raise _not_admitted(sent)
+        return key
 
     def check_admin(self, request: Request) -> None:
         """
@@ -90,7 +81,7 @@ class CheckKeys:
             AuthenticationError: the request has no key, or an unknown key.
             ForbiddenError: the request has an ordinary key, or admin routes are off.
         """
-        key: Key | None = request.scope.get(KEY)
+        key = record_of(request.scope).key
         if key is not None and key.is_admin:
             return
         if self._keys.has_admin:
@@ -115,7 +106,7 @@ def check_admin(request: Request) -> None:
     Raises:
         AuthenticationError, ForbiddenError: the request may not do what admin routes do.
     """
-    access: CheckKeys = request.scope[_ACCESS]
+    access: Access = request.app.state.access
     access.check_admin(request)
 
 

@@ -7,18 +7,10 @@ HEAD, OPTIONS) log at level DEBUG unless they fail, because health checks and sc
 from __future__ import annotations
 
 import logging
-import time
 from typing import TYPE_CHECKING, Any
 
-from starlette.datastructures import Headers
-
-from heddle.server.http.record import RequestRecord, set_record
-from heddle.server.http.request_id import request_id_of
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+    from heddle.server.http.record import RequestRecord
 
 STARTS = "heddle.requests.start"
 """Name of the logger of the first lines."""
@@ -31,55 +23,8 @@ _MOST_CHARACTERS = 500
 """Most characters of a path or an error in a line, because clients choose them."""
 
 
-class AccessLog:
-    """Middleware that makes the record of each request, logs it, and passes it on at the end."""
-
-    def __init__(
-        self, app: ASGIApp, readers: Sequence[Callable[[RequestRecord], None]] = ()
-    ) -> None:
-        """`readers` get the record of each request after its end."""
-        self._app = app
-        self._readers = readers
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        record = _record(scope)
-        set_record(scope, record)
-        _log_start(record)
-
-        async def send_and_note(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                record.status = message["status"]
-            await send(message)
-
-        try:
-            await self._app(scope, receive, send_and_note)
-        except BaseException as error:
-            record.error = record.error or f"{type(error).__name__}: {error}"
-            raise
-        finally:
-            record.seconds = time.perf_counter() - record.started
-            _log_end(record)
-            for reader in self._readers:
-                reader(record)
-
-
-def _record(scope: Scope) -> RequestRecord:
-    headers, address = Headers(scope=scope), scope.get("client")
-    return RequestRecord(
-        request_id=request_id_of(scope),
-        method=scope["method"],
-        path=scope["path"],
-        address=address[0] if address else "",
-        traceparent=headers.get("traceparent", ""),
-        tracestate=headers.get("tracestate", ""),
-    )
-
-
-def _log_start(record: RequestRecord) -> None:
+def log_start(record: RequestRecord) -> None:
+    """Log the first line of a request."""
     level = logging.DEBUG if record.method in _READING else logging.INFO
     if not _starts.isEnabledFor(level):
         return
@@ -94,7 +39,8 @@ def _log_start(record: RequestRecord) -> None:
     _starts.log(level, "%s", line, extra={"fields": fields})
 
 
-def _log_end(record: RequestRecord) -> None:
+def log_end(record: RequestRecord) -> None:
+    """Log the last line of a request."""
     failed = record.status >= 400 or record.error is not None
     level = logging.DEBUG if record.method in _READING and not failed else logging.INFO
     if _ends.isEnabledFor(level):
@@ -114,7 +60,7 @@ def end_fields(record: RequestRecord) -> dict[str, Any]:
         "method": record.method,
         "path": _bounded(record.path),
         "client": record.address,
-        "key": record.key,
+        "key": record.key and record.key.name,
         "status": record.status,
         "seconds": round(record.seconds, 6),
         "model": record.model,
@@ -137,8 +83,8 @@ def end_fields(record: RequestRecord) -> dict[str, Any]:
 def _end_line(record: RequestRecord, fields: dict[str, Any]) -> str:
     """A line for people."""
     parts = [f"{record.request_id} {record.method} {_escaped(record.path)}: {record.status}"]
-    if record.key is not None:
-        parts.append(f"key {_escaped(record.key)}")
+    if (name := fields.get("key")) is not None:
+        parts.append(f"key {_escaped(name)}")
     if record.model is not None:
         parts.append(_escaped(record.model))
     if record.usages:

@@ -27,17 +27,17 @@ from heddle.errors import (
 from heddle.memory import available_bytes, trim_memory
 from heddle.server.http.connection import unless_gone
 from heddle.server.http.errors import from_validation
-from heddle.server.http.hints import Notes, ignored
-from heddle.server.http.keys import client_of
+from heddle.server.http.hints import Notes
 from heddle.server.http.lenient import parse_leniently
+from heddle.server.http.record import record_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable, Set
 
     from starlette.requests import Request
-    from starlette.types import Scope
 
     from heddle.config import ServerConfig
+    from heddle.server.http.record import RequestRecord
 
 S = TypeVar("S", bound=BaseModel)
 T = TypeVar("T")
@@ -149,7 +149,7 @@ class Bodies:
                 if size > self._limit:
                     raise self._too_large()
                 if is_first_large:
-                    await self._take_place(place, clock, client_of(request.scope))
+                    await self._take_place(place, clock, record_of(request.scope).client)
                 parts.append(part)
         return b"".join(parts)
 
@@ -177,14 +177,14 @@ class Bodies:
         self, raw: bytes, request: Request, schema: type[S], translate: Callable[[S], T]
     ) -> T:
         if len(raw) <= _SMALL:
-            return translate(self._parse(raw, schema, request.scope))
+            return translate(self._parse(raw, schema, record_of(request.scope)))
         worker = self._worker if len(raw) < _LARGE else self._worker_of_large
 
         def work() -> T:
             try:
                 if len(raw) >= _LARGE:
                     _check_memory(len(raw))
-                return translate(self._parse(raw, schema, request.scope))
+                return translate(self._parse(raw, schema, record_of(request.scope)))
             finally:
                 if len(raw) >= _LARGE:
                     trim_memory()
@@ -218,7 +218,7 @@ class Bodies:
         Raises:
             ClientGoneError: the client closed the connection before the task ended.
         """
-        place = (client_of(request.scope), workers)
+        place = (record_of(request.scope).client, workers)
         turn = self._turns.setdefault(place, asyncio.Lock())
 
         async def wait() -> T:
@@ -234,15 +234,15 @@ class Bodies:
 
         return await unless_gone(request.receive, wait())
 
-    def _parse(self, raw: bytes, schema: type[S], scope: Scope) -> S:
+    def _parse(self, raw: bytes, schema: type[S], record: RequestRecord) -> S:
         _check_parts(raw)
         try:
             try:
-                return schema.model_validate_json(raw, context=Notes(ignored(scope)))
+                return schema.model_validate_json(raw, context=Notes(record.ignored))
             except ValidationError:
                 if not self._lenient:
                     raise
-                return parse_leniently(raw, schema, scope, self._constraints)
+                return parse_leniently(raw, schema, record, self._constraints)
         except ValidationError as error:
             raise from_validation(error) from None
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import math
 import re
 import reprlib
@@ -34,11 +32,9 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
     from pydantic import ValidationError
     from starlette.requests import Request
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+    from starlette.types import Scope
 
     from heddle.server.http.error_shape import ErrorShape
-
-log = logging.getLogger(__name__)
 
 _MOST_FAULTS = 1000
 """Most faults of a body to look into: pydantic makes objects of all faults at once."""
@@ -47,9 +43,6 @@ _PYDANTIC = re.compile(
     r"^\w+ should (be|have|match) (.*?)(?: after validation, not \d+)?$", re.DOTALL
 )
 """Pydantic's messages about an invalid value. The groups omit the type name that begins each."""
-
-_SHAPE = "heddle.error_shape"
-"""Key of the error shape in a request's ASGI scope."""
 
 _METHODS = ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")
 
@@ -61,24 +54,22 @@ def error_response(error: HeddleError, scope: Scope) -> Response:
         headers["retry-after"] = str(max(1, math.ceil(error.retry_after)))
     if isinstance(error, AuthenticationError):
         headers["www-authenticate"] = "Bearer"
-    shape: ErrorShape = scope.get(_SHAPE, DEFAULT)
+    shapes: ErrorShapes | None = getattr(scope["app"].state, "error_shapes", None)
+    shape = DEFAULT if shapes is None else shapes.of(scope["path"])
     return json_response(shape.body(error), status=error.status, headers=headers)
 
 
-class ChooseErrorShape:
-    """Middleware that selects the error shape by the request's path."""
+class ErrorShapes:
+    """The error shape of each path."""
 
-    def __init__(self, app: ASGIApp, shapes: Sequence[tuple[str, ErrorShape]]) -> None:
+    def __init__(self, shapes: Sequence[tuple[str, ErrorShape]]) -> None:
         """`shapes` holds pairs of a route's path pattern and its error shape."""
-        self._app = app
         self._shapes = [(compile_path(pattern)[0], shape) for pattern, shape in shapes]
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI."""
-        if scope["type"] == "http":
-            found = (shape for pattern, shape in self._shapes if pattern.match(scope["path"]))
-            scope = {**scope, _SHAPE: next(found, DEFAULT)}
-        await self._app(scope, receive, send)
+    def of(self, path: str) -> ErrorShape:
+        """The shape of errors at a path."""
+        found = (shape for pattern, shape in self._shapes if pattern.match(path))
+        return next(found, DEFAULT)
 
 
 def from_validation(error: ValidationError) -> InvalidRequestError:
@@ -171,38 +162,3 @@ async def _on_client_gone(request: Request, _error: Exception) -> Response:
 def stopping() -> EngineClosedError:
     """The error of an answer that the server cancels because it stops."""
     return EngineClosedError("the server is stopping; try again when it is running again")
-
-
-class AnswerBugs:
-    """Middleware that answers unexpected exceptions, and requests that a stopping server cancels.
-
-    Starlette answers exceptions outside of all middleware, so its response would have no request id
-    and no CORS headers.
-    """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI."""
-        begun = False
-
-        async def send_and_note(message: Message) -> None:
-            nonlocal begun
-            begun = True
-            await send(message)
-
-        try:
-            await self._app(scope, receive, send_and_note)
-        except asyncio.CancelledError:  # the server stops and cancels this task
-            record_of(scope).fail(stopping())
-            if not begun:
-                await error_response(stopping(), scope)(scope, receive, send)
-        except Exception as error:
-            if begun or scope["type"] != "http":
-                raise
-            name = record_of(scope).request_id
-            log.exception("%s %s %s failed", name, scope["method"], ascii(scope["path"]))
-            shaped = HeddleError(f"internal error: {type(error).__name__}")
-            record_of(scope).fail(shaped)
-            await error_response(shaped, scope)(scope, receive, send)

@@ -9,18 +9,10 @@ that constrains the answer is never a hint: the server supports it or refuses it
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from pydantic import AfterValidator, ValidationInfo
-from starlette.datastructures import MutableHeaders
-
-if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 HEADER = "x-heddle-ignored"
-
-_IGNORED = "heddle.ignored_fields"
-"""Key of the list of ignored fields in a request's ASGI scope."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,32 +44,3 @@ def hint(*neutral: object, path: str = "") -> AfterValidator:
         return value
 
     return AfterValidator(note)
-
-
-def ignore(scope: Scope, name: str) -> None:
-    """Note a field of a request as ignored, in addition to those that validation notes."""
-    ignored(scope).append(name)
-
-
-def ignored(scope: Scope) -> list[str]:
-    """The list of ignored fields."""
-    names: list[str] = scope.setdefault(_IGNORED, [])
-    return names
-
-
-class TellIgnored:
-    """Middleware that names ignored fields in the header of the answer."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI."""
-        names: list[str] = []
-
-        async def send_with_header(message: Message) -> None:
-            if message["type"] == "http.response.start" and names:
-                MutableHeaders(scope=message)[HEADER] = ", ".join(dict.fromkeys(names))
-            await send(message)
-
-        await self._app({**scope, _IGNORED: names}, receive, send_with_header)

@@ -7,7 +7,6 @@ have a name, written `NAME: KEY`, which logs show.
 from __future__ import annotations
 
 import hmac
-import ipaddress
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING
@@ -17,18 +16,13 @@ from heddle.errors import ConfigError
 from heddle.folders import user_path
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
-
-    from starlette.types import Scope
 
     from heddle.config import ServerConfig
 
 _MOST_BYTES = 1 << 20
 """Most bytes of a key file. Without a limit, the read of a device would not end."""
-
-KEY = "heddle.key"
-"""Key of the :class:`Key` of a request in its ASGI scope; a request without a key lacks it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,37 +116,12 @@ def _text(path: Path, param: str) -> str:
     return text
 
 
-def salt_of_key(scope: Scope, salt: str | None) -> str:
-    """A cache salt that differs for each pair of key and salt. The request must have a key.
+def salt_of_key(key: Key, salt: str | None) -> str:
+    """A cache salt that differs for each pair of key and salt.
 
     All digests have the same length and no salt is empty, so different pairs hash different bytes.
     """
-    key: Key = scope[KEY]
     return sha256(key.digest + (salt or "").encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def client_of(scope: Scope) -> Hashable:
-    """Identifies the client of a request: the digest of its key, else its address.
-
-    A host with an IPv6 address has 2^64 of them, so its network of 64 bits counts.
-    """
-    key: Key | None = scope.get(KEY)
-    if key:
-        return key.digest
-    text = scope["client"][0] if scope.get("client") else ""
-    try:
-        address = ipaddress.ip_address(text)
-    except ValueError:  # a proxy may name a client by another word
-        return text
-    if isinstance(address, ipaddress.IPv4Address):
-        return address
-    return address.ipv4_mapped or int(address) >> 64
-
-
-def key_name(scope: Scope) -> str | None:
-    """The name of a request's key, for logs; None without a key, or if its key has no name."""
-    key: Key | None = scope.get(KEY)
-    return key.name if key else None
 
 
 def _digest(key: bytes) -> bytes:

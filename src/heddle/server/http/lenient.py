@@ -11,46 +11,24 @@ import re
 from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import BaseModel
-from starlette.datastructures import MutableHeaders
 
 from heddle.errors import UnsupportedParameterError
-from heddle.server.http.hints import Notes, ignored
+from heddle.server.http.hints import Notes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Set
 
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+    from heddle.server.http.record import RequestRecord
 
 S = TypeVar("S", bound=BaseModel)
 
-_UNKNOWN = "heddle.unknown_fields"
-"""Key of the list of unknown fields in a request's ASGI scope."""
 _MOST_NAMED = 20
 _MOST_FAULTS = 1000
 _HARMLESS = re.compile(r"[^A-Za-z0-9_.-]")
 
 
-class WarnOfUnknown:
-    """Middleware that names unknown fields in the Warning header of the answer."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI."""
-        unknown: list[str] = []
-
-        async def send_with_warning(message: Message) -> None:
-            if message["type"] == "http.response.start" and unknown:
-                text = f'299 heddle "ignored unknown parameters: {", ".join(unknown)}"'
-                MutableHeaders(scope=message)["warning"] = text
-            await send(message)
-
-        await self._app({**scope, _UNKNOWN: unknown}, receive, send_with_warning)
-
-
-def parse_leniently(raw: bytes, schema: type[S], scope: Scope, constraints: Set[str]) -> S:
-    """Parse the body without its unknown fields.
+def parse_leniently(raw: bytes, schema: type[S], record: RequestRecord, constraints: Set[str]) -> S:
+    """Parse the body without its unknown fields. Their names go to the record.
 
     `constraints` are the names of fields of all vendors without which an answer could be wrong.
 
@@ -63,12 +41,12 @@ def parse_leniently(raw: bytes, schema: type[S], scope: Scope, constraints: Set[
         _checked(name, value, constraints)
         for name, value in _unknown(schema.model_validate_json(raw, extra="allow", context=unnoted))
     ]
-    notes = Notes(ignored(scope), lenient=True)
+    notes = Notes(record.ignored, lenient=True)
     parsed = schema.model_validate_json(raw, extra="ignore", context=notes)
     shown = ["too many to name"]
     if len(names) <= _MOST_FAULTS:
         shown = [*dict.fromkeys(_HARMLESS.sub("?", name[:40]) for name in names)][:_MOST_NAMED]
-    scope[_UNKNOWN].extend(shown)
+    record.unknown.extend(shown)
     notes.ignored.extend(shown)
     return parsed
 

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING
 import uvicorn
 
 from heddle.errors import ConfigError
+from heddle.server.http.edge import stop_admission
 from heddle.server.http.protocol import HTTPProtocol, most_connections
-from heddle.server.http.stopping import stop_admission
 from heddle.server.http.tls import HandshakeFirst, Handshakes, tls_of
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from heddle.errors import MalformedHTTPError
 from heddle.server.http.access_log import ENDS
 from heddle.server.http.encoding import encode
 from heddle.server.http.error_shape import error_body
-from heddle.server.http.request_id import id_headers, new_request_id
+from heddle.server.http.record import id_headers, new_request_id
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send

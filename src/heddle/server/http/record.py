@@ -1,7 +1,13 @@
-"""The record of one HTTP request. Routes fill the record; the log and traces read it."""
+"""The record of one HTTP request. The edge makes it, routes fill it, the log and traces read it.
+
+It is all that the server knows of a request beside its body. The request's ASGI scope has it.
+"""
 
 from __future__ import annotations
 
+import ipaddress
+import re
+import secrets
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -9,18 +15,25 @@ from typing import TYPE_CHECKING
 from heddle.outputs import FinishReason
 
 if TYPE_CHECKING:
-    from starlette.types import Scope
+    from collections.abc import Hashable
+
+    from starlette.types import Scope, Send
 
     from heddle.embedding import EmbeddingParams
     from heddle.engine.streams import AsyncStreams
     from heddle.errors import HeddleError
     from heddle.outputs import Usage
     from heddle.sampling_params import SamplingParams
+    from heddle.server.http.keys import Key
 
 GONE = "the client closed the connection"
 
-_KEY = "heddle.record"
+RECORD = "heddle.record"
 """Key of the record in a request's ASGI scope."""
+
+_CLIENT_ID = re.compile(r"[\x21-\x7e]{1,128}")
+ID_HEADERS = (b"x-request-id", b"request-id")
+"""The headers of a response that have the id. Anthropic's clients read the second one."""
 
 
 @dataclass(slots=True)
@@ -38,7 +51,11 @@ class RequestRecord:
             before.
         seconds: time until the answer was sent, or given up.
         status: HTTP status of the answer; 0 before it begins.
-        key: name of the client's API key; None without a name.
+        key: the client's API key; None without a valid key.
+        ignored: names of the body's fields that have no effect.
+        unknown: those of them that the server does not know (`--lenient`).
+        send: the connection's own ASGI `send`; None outside of a server. After the start of a
+            response, it does the same as the `send` that a route gets, with fewer calls.
         model: name of the model in the answer; None before the body is read.
         params: parameters of the request; None before the body is read.
         n: number of choices of each prompt.
@@ -60,7 +77,10 @@ class RequestRecord:
     submitted: float = 0.0
     seconds: float = 0.0
     status: int = 0
-    key: str | None = None
+    key: Key | None = None
+    ignored: list[str] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+    send: Send | None = None
     model: str | None = None
     params: SamplingParams | EmbeddingParams | None = None
     n: int = 1
@@ -69,6 +89,39 @@ class RequestRecord:
     error_code: str | None = None
     usages: list[Usage] = field(default_factory=list)
     finishes: list[FinishReason] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, scope: Scope, send: Send) -> RequestRecord:
+        """The record of a request that begins. It has the client's request id, if that is valid."""
+        sent = dict(reversed(scope["headers"]))  # of equal headers, the first one counts
+        request_id = sent.get(b"x-request-id", b"").decode("latin-1")
+        if not _CLIENT_ID.fullmatch(request_id):
+            request_id = new_request_id()
+        return cls(
+            request_id,
+            scope["method"],
+            scope["path"],
+            scope["client"][0] if scope.get("client") else "",
+            sent.get(b"traceparent", b"").decode("latin-1"),
+            sent.get(b"tracestate", b"").decode("latin-1"),
+            send=send,
+        )
+
+    @property
+    def client(self) -> Hashable:
+        """Identifies the client: the digest of its key, else its address.
+
+        A host with an IPv6 address has 2^64 of them, so its network of 64 bits counts.
+        """
+        if self.key is not None:
+            return self.key.digest
+        try:
+            address = ipaddress.ip_address(self.address)
+        except ValueError:  # a proxy may name a client by another word
+            return self.address
+        if isinstance(address, ipaddress.IPv4Address):
+            return address
+        return address.ipv4_mapped or int(address) >> 64
 
     @property
     def prompt_tokens(self) -> int:
@@ -131,12 +184,17 @@ class RequestRecord:
             self.error, self.error_code = GONE, "client_gone"
 
 
-def set_record(scope: Scope, record: RequestRecord) -> None:
-    """Store the record of a request in its scope."""
-    scope[_KEY] = record
-
-
 def record_of(scope: Scope) -> RequestRecord:
     """The record of a request; an empty record that nobody reads if the scope has none."""
-    record: RequestRecord = scope.get(_KEY) or RequestRecord()
+    record: RequestRecord = scope.get(RECORD) or RequestRecord()
     return record
+
+
+def new_request_id() -> str:
+    """Make a new unique id."""
+    return f"req_{secrets.token_hex(12)}"
+
+
+def id_headers(request_id: str) -> list[tuple[bytes, bytes]]:
+    """The headers of a response that have the id."""
+    return [(name, request_id.encode()) for name in ID_HEADERS]

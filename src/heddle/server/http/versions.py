@@ -2,9 +2,9 @@
 
 The base URLs of some clients end in `/v1`, and the base URLs of others do not. So each path has a
 second spelling: `/chat/completions` is `/v1/chat/completions`, and `/v1/health` is `/health`. If
-both spellings are routes, a path stays as it is: `/completions` is llama.cpp's route. This
-middleware writes the path as the route declares it, so that the check of keys and all later code
-sees one spelling. The OpenAPI description lists only this spelling.
+both spellings are routes, a path stays as it is: `/completions` is llama.cpp's route. The edge
+writes the path as the route declares it, so that the check of keys and all later code see one
+spelling. The OpenAPI description lists only this spelling.
 """
 
 from __future__ import annotations
@@ -17,30 +17,27 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from starlette.routing import BaseRoute
-    from starlette.types import ASGIApp, Receive, Scope, Send
 
 _VERSION = "/v1"
 
 
-class BothSpellings:
-    """Middleware that replaces a request's path by the path of its route."""
+class Spellings:
+    """Knows the two spellings of each path.
 
-    def __init__(self, app: ASGIApp, routes: Iterable[BaseRoute]) -> None:
+    Attributes:
+        paths: the paths of routes, as they are declared.
+    """
+
+    def __init__(self, routes: Iterable[BaseRoute]) -> None:
         """`routes` are all routes of the application."""
-        self._app = app
         paths = [route.path for route in routes if isinstance(route, Route)]
-        self._paths = frozenset(paths)
+        self.paths = frozenset(paths)
         self._with = {_first(path[3:]) for path in paths if path.startswith(_VERSION + "/")}
         self._without = {_first(path) for path in paths} - {"", "v1"} - self._with
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI."""
-        if scope["type"] == "http":
-            scope = {**scope, "path": self._route_path(scope["path"])}
-        await self._app(scope, receive, send)
-
-    def _route_path(self, path: str) -> str:
-        if path in self._paths:
+    def declared(self, path: str) -> str:
+        """The path of a request as its route declares it; unchanged without such a route."""
+        if path in self.paths:
             return path
         if _first(path) in self._with:
             return _VERSION + path

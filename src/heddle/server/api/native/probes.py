@@ -9,8 +9,8 @@ from starlette.requests import Request  # noqa: TC002 - FastAPI reads the annota
 from starlette.responses import Response  # noqa: TC002 - FastAPI reads the annotation
 
 from heddle.errors import ModelUnloadedError
+from heddle.server.http.edge import is_stopping
 from heddle.server.http.encoding import json_response
-from heddle.server.http.stopping import is_stopping
 
 if TYPE_CHECKING:
     from heddle.server.generate.service import Service

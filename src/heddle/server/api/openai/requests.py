@@ -23,7 +23,7 @@ from heddle.server.generate.parameters import one_value, parameters_of, sampling
 from heddle.server.generate.reasoning import ReasoningFields
 from heddle.server.generate.request import GenerationRequest, prompts_of
 from heddle.server.generate.tools import NO_TOOLS, ToolUse, close_schemas, use_of
-from heddle.server.http.hints import ignore
+from heddle.server.http.record import record_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -182,7 +182,7 @@ def _usage_wanted(body: GenerationFields, scope: Scope) -> tuple[bool, bool]:
         )
     usage, counts = bool(options.include_usage), bool(options.continuous_usage_stats)
     if counts and not usage:
-        ignore(scope, "stream_options.continuous_usage_stats")
+        record_of(scope).ignored.append("stream_options.continuous_usage_stats")
     return usage, counts and usage
 
 

@@ -12,6 +12,7 @@ that took 0.5 ms a request on two busy cores. A thread of the SDK sends them.
 from __future__ import annotations
 
 import logging
+import os
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from opentelemetry.sdk.trace import TracerProvider
 
+    from heddle.config import ServerConfig
     from heddle.server.http.record import RequestRecord
 
 _log = logging.getLogger(__name__)
@@ -41,6 +43,16 @@ _OPERATIONS = {
 
 _TRACES = "/v1/traces"
 _NEEDS = "install OpenTelemetry: pip install 'heddle[otel]'"
+
+
+def tracing_of(config: ServerConfig) -> Tracing | None:
+    """The tracing that the settings or OpenTelemetry's own variables ask for; None: none.
+
+    Raises:
+        ConfigError: see :func:`start_tracing`.
+    """
+    endpoint = config.otel_endpoint or collector_of(os.environ)
+    return start_tracing(endpoint) if endpoint else None
 
 
 def collector_of(environ: Mapping[str, str]) -> str:
@@ -70,7 +82,13 @@ def start_tracing(endpoint: str, service: str = "heddle") -> Tracing:
     Raises:
         ConfigError: the endpoint is no URL, or OpenTelemetry is not installed.
     """
-    check_collector(endpoint)
+    if not endpoint.startswith(("http://", "https://")):
+        raise ConfigError(
+            f"otel_endpoint must be a URL such as http://127.0.0.1:4318, got {endpoint!r}",
+            param="otel_endpoint",
+        )
+    if not _is_installed():
+        raise ConfigError(f"otel_endpoint needs an extra; {_NEEDS}", param="otel_endpoint")
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider
@@ -85,23 +103,8 @@ def start_tracing(endpoint: str, service: str = "heddle") -> Tracing:
     return Tracing(provider)
 
 
-def check_collector(endpoint: str) -> None:
-    """Check that spans can be sent to a collector at a URL.
-
-    Raises:
-        ConfigError: see :func:`start_tracing`.
-    """
-    if not endpoint.startswith(("http://", "https://")):
-        raise ConfigError(
-            f"otel_endpoint must be a URL such as http://127.0.0.1:4318, got {endpoint!r}",
-            param="otel_endpoint",
-        )
-    if not _is_installed():
-        raise ConfigError(f"otel_endpoint needs an extra; {_NEEDS}", param="otel_endpoint")
-
-
 class Tracing:
-    """Makes the spans of requests. A reader of records, for `AccessLog`."""
+    """Makes the spans of requests. A reader of records, for the server's edge."""
 
     def __init__(self, provider: TracerProvider) -> None:
         """`provider` decides where spans go."""
@@ -163,7 +166,7 @@ def attributes_of(record: RequestRecord, operation: str) -> dict[str, Any]:
         "url.path": record.path,
         "http.response.status_code": record.status or None,
         "client.address": record.address or None,
-        "user.name": record.key,
+        "user.name": record.key and record.key.name,
         "error.type": record.error_code or (record.error and "_OTHER"),
     }
     if isinstance(record.params, SamplingParams):

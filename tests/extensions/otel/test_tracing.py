@@ -15,17 +15,16 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from heddle.errors import ConfigError
-from heddle.sampling_params import SamplingParams
-from heddle.server import app
-from heddle.server.http import tracing
-from heddle.server.http.record import RequestRecord
-from heddle.server.http.tracing import (
+from heddle.extensions.otel import tracing
+from heddle.extensions.otel.tracing import (
     Tracing,
     attributes_of,
     collector_of,
     operation_of,
     start_tracing,
 )
+from heddle.sampling_params import SamplingParams
+from heddle.server.http.record import RequestRecord
 from patience import PATIENCE
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ def traced(
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    monkeypatch.setattr(app, "start_tracing", lambda _: Tracing(provider))
+    monkeypatch.setattr(tracing, "start_tracing", lambda _: Tracing(provider))
     server = serve(otel_endpoint=URL)
 
     def spans() -> list[ReadableSpan]:
