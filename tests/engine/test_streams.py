@@ -13,7 +13,7 @@ import pytest
 from fake_executor import END, FakeExecutor, solo_output
 from fake_model import FakeTokenizer, text_of
 from heddle.engine.backlog import Backlog, delta_bytes
-from heddle.engine.streams import Inbox, Mailbox
+from heddle.engine.streams import AsyncStreams, Mailbox
 from heddle.errors import (
     BacklogError,
     ContextLengthError,
@@ -286,11 +286,11 @@ def test_a_mailbox_wakes_its_loop_once_for_several_deltas() -> None:
     loop: Any = CountingLoop()
     to_wake: list[Mailbox] = []
     mailbox = Mailbox(loop, to_wake)
-    inboxes = [Inbox(mailbox) for _ in range(3)]
+    several = [AsyncStreams(1, mailbox) for _ in range(3)]
 
     def step() -> None:
-        for inbox in inboxes:
-            inbox.sink(0)(Delta("x"))
+        for streams in several:
+            streams.sink(0)(Delta("x"))
         assert to_wake == [mailbox]
         mailbox.wake()
         to_wake.clear()
@@ -299,7 +299,7 @@ def test_a_mailbox_wakes_its_loop_once_for_several_deltas() -> None:
     step()  # the loop has not run yet and needs no second wake-up
     assert len(loop.calls) == 1
     loop.calls[0]()
-    assert Counter(len(inbox._deltas) for inbox in inboxes) == {2: 3}
+    assert Counter(len(streams._deltas) for streams in several) == {2: 3}
     step()
     assert len(loop.calls) == 2
 
@@ -307,25 +307,25 @@ def test_a_mailbox_wakes_its_loop_once_for_several_deltas() -> None:
 def test_a_delta_posted_after_the_last_look_wakes_the_loop_again() -> None:
     loop: Any = CountingLoop()
     mailbox = Mailbox(loop, [])
-    inbox = Inbox(mailbox)
+    streams = AsyncStreams(1, mailbox)
 
     class PostedLate(deque[Any]):
         """The engine thread posts just after the loop finds the mailbox empty."""
 
         def __bool__(self) -> bool:
             found = len(self) > 0
-            if not found and len(inbox._deltas) == 1:
-                inbox.sink(0)(Delta("late"))
+            if not found and len(streams._deltas) == 1:
+                streams.sink(0)(Delta("late"))
                 mailbox.wake()
             return found
 
     mailbox._posted = PostedLate()
-    inbox.sink(0)(Delta("early"))
+    streams.sink(0)(Delta("early"))
     mailbox.wake()
     loop.calls.pop()()
     assert len(loop.calls) == 1
     loop.calls.pop()()
-    assert [delta.text for _, delta in inbox._deltas] == ["early", "late"]
+    assert [delta.text for _, delta, _ in streams._deltas] == ["early", "late"]
 
 
 def test_a_step_wakes_a_loop_at_most_once(start, executor: FakeExecutor, monkeypatch) -> None:
@@ -368,11 +368,18 @@ class FakeTicket:
         self.cancelled = True
 
 
-def inbox_of(backlog: Backlog | None, requests: int = 1) -> tuple[Inbox, list[FakeTicket]]:
+def streams_of(backlog: Backlog | None, requests: int = 1) -> tuple[AsyncStreams, list[FakeTicket]]:
     loop: Any = CountingLoop()
-    inbox, tickets = Inbox(Mailbox(loop, []), backlog), [FakeTicket() for _ in range(requests)]
-    inbox.tickets = tickets  # type: ignore[assignment]
-    return inbox, tickets
+    streams = AsyncStreams(requests, Mailbox(loop, []), backlog)
+    tickets = [FakeTicket() for _ in range(requests)]
+    streams.tickets = tickets  # type: ignore[assignment]
+    return streams, tickets
+
+
+async def read_one(streams: AsyncStreams) -> Delta:
+    """The next delta, read in the running event loop."""
+    streams._mailbox.loop = asyncio.get_running_loop()
+    return (await anext(streams))[1]
 
 
 def delta_of(size: int) -> Delta:
@@ -380,15 +387,15 @@ def delta_of(size: int) -> Delta:
     return Delta("x", (TokenLogprob(1, 0.0, ((2, 0.0),) * (size // 120)),))
 
 
-def fill(inbox: Inbox, size: int) -> None:
+def fill(streams: AsyncStreams, size: int) -> None:
     """Leave `size` bytes unread, in deltas of about 2 kB."""
-    while inbox.held < size:
-        inbox.receive(0, delta_of(2000))
+    while streams.held < size:
+        streams.receive(0, delta_of(2000))
 
 
 def test_only_the_stream_with_the_largest_backlog_is_cancelled() -> None:
     backlog = Backlog(1_000_000)
-    (small, kept), (large, lost), (new, young) = (inbox_of(backlog, 2) for _ in range(3))
+    (small, kept), (large, lost), (new, young) = (streams_of(backlog, 2) for _ in range(3))
     fill(small, 300_000)
     fill(large, 600_000)
     assert not backlog.cut
@@ -400,26 +407,26 @@ def test_only_the_stream_with_the_largest_backlog_is_cancelled() -> None:
     large.receive(0, delta_of(2000))  # a delta that was posted before the cancel
     assert large.held == 0
     with pytest.raises(BacklogError, match="more than 1000000 bytes"):
-        run(large.get())
+        run(read_one(large))
     held = backlog.held
-    delta = run(small.get())[1]
+    delta = run(read_one(small))
     assert delta.text == "x"
     assert backlog.held == held - delta_bytes(delta)
 
 
 def test_read_and_dropped_deltas_leave_the_backlog() -> None:
     backlog = Backlog(1_000_000)
-    read_from, _ = inbox_of(backlog)
+    read_from, _ = streams_of(backlog)
 
     async def main() -> None:
         for _ in range(100):
             fill(read_from, 900_000)
             while read_from.held:
-                await read_from.get()
+                await read_one(read_from)
 
     run(main())
     for _ in range(10):
-        dropped, _ = inbox_of(backlog)
+        dropped, _ = streams_of(backlog)
         fill(dropped, 900_000)
         del dropped
     assert (backlog.cut, backlog.held) == (0, 0)
@@ -428,34 +435,36 @@ def test_read_and_dropped_deltas_leave_the_backlog() -> None:
 def test_a_waiting_reader_gets_the_error_of_its_cancelled_stream() -> None:
     async def main() -> None:
         backlog = Backlog(100_000)
-        inbox, _ = inbox_of(backlog, requests=2)
-        waiting = asyncio.create_task(inbox.complete())
+        streams, _ = streams_of(backlog, requests=2)
+        streams._mailbox.loop = asyncio.get_running_loop()
+        waiting = asyncio.create_task(streams.complete())
         await asyncio.sleep(0)
-        fill(inbox, 60_000)
+        fill(streams, 60_000)
         await asyncio.sleep(0)
         assert not waiting.done()
         while not backlog.cut:
-            inbox.receive(0, delta_of(2000))
+            streams.receive(0, delta_of(2000))
         await waiting
         with pytest.raises(BacklogError):
-            await inbox.get()
+            await read_one(streams)
 
     run(main())
 
 
 def test_a_reader_of_all_streams_is_woken_once() -> None:
     async def main() -> None:
-        inbox, _ = inbox_of(None, requests=2)
-        waiting = asyncio.create_task(inbox.complete())
+        streams, _ = streams_of(None, requests=2)
+        streams._mailbox.loop = asyncio.get_running_loop()
+        waiting = asyncio.create_task(streams.complete())
         await asyncio.sleep(0)
         for delta in (Delta("a"), LAST, Delta("b")):
-            inbox.receive(0, delta)
+            streams.receive(0, delta)
             await asyncio.sleep(0)
             assert not waiting.done()
-            assert inbox._arrival is not None and not inbox._arrival.done()
-        inbox.receive(1, LAST)
+            assert streams._arrival is not None and not streams._arrival.done()
+        streams.receive(1, LAST)
         await waiting
-        assert [(await inbox.get())[1].text for _ in range(4)] == ["a", "!", "b", "!"]
+        assert [(await read_one(streams)).text for _ in range(4)] == ["a", "!", "b", "!"]
 
     run(main())
 

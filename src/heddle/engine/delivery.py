@@ -204,7 +204,7 @@ class Delivery:
         self.notify("on_finish", finish, usage)
         stop = request.detokenizer.stopped_by
         self._emit(request, Delta(text, tokens, finish, error, usage, stop, embedding=embedding))
-        request.sink = _ignore  # it refers to the inbox, whose ticket refers to the request
+        request.sink = _ignore  # a sink may refer to its ticket, which refers to the request
 
     def _emit(self, request: Request, delta: Delta) -> None:
         try:

@@ -20,7 +20,7 @@ from heddle.engine.fingerprint import answers_fingerprint
 from heddle.engine.loading import load_model
 from heddle.engine.request import Ticket, prepare
 from heddle.engine.slot_files import restore_slot, save_slot
-from heddle.engine.streams import AsyncStream, AsyncStreams, Collector, Inbox, Mailbox, Stream
+from heddle.engine.streams import AsyncStream, AsyncStreams, Collector, Mailbox, Stream
 from heddle.engine.thread import EngineThread
 from heddle.errors import ContextLengthError, InvalidRequestError, ModelFileError
 from heddle.executors.serving import served_config
@@ -280,17 +280,17 @@ class Engine(Closing):
         """
         loop = asyncio.get_running_loop()
         mailbox = self._mailboxes.setdefault(loop, Mailbox(loop, self._thread.to_wake))
-        inbox = Inbox(mailbox, backlog)
-        inbox.tickets = self.submit_many(
+        streams = AsyncStreams(len(requests), mailbox, backlog)
+        streams.tickets = self.submit_many(
             (
-                (prompt, params, inbox.sink(index))
+                (prompt, params, streams.sink(index))
                 for index, (prompt, params) in enumerate(requests)
             ),
             rules,
             client,
             log_id,
         )
-        return AsyncStreams(inbox)
+        return streams
 
     def create_sequence(
         self, params: SamplingParams | None = None, *, single_line: bool | Literal["mask"] = False

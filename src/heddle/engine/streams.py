@@ -1,8 +1,8 @@
 """Readers of deltas: a collector of the complete output, a blocking and an asyncio iterator.
 
-The engine refers only to the sink. The sink appends a delta and wakes the reader. The iterator
-refers to sink and ticket. So if a caller drops an iterator before its end, Python finalizes the
-iterator at once, and the finalizer cancels the request.
+The engine refers only to the sink. The sink appends a delta and wakes the reader. The engine never
+refers to an iterator, or only weakly. So if a caller drops an iterator before its end, Python
+finalizes the iterator at once, and the finalizer cancels the request.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections import deque
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
+from weakref import ref
 
 from heddle.embedding import Embedding
 from heddle.engine.backlog import delta_bytes
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from heddle.outputs import Delta
 
 _FEW = 16 * 1024
-"""Below this many bytes of unread deltas, the inbox does not check the backlog: some 50 tokens."""
+"""Below this many bytes of unread deltas, streams do not check the backlog: some 50 tokens."""
 
 
 class Collector:
@@ -142,35 +143,59 @@ class AsyncStreams:
     The last delta of a request has `finish` set. The iteration ends when all requests have ended.
     If a request ends with an error, the iterator raises that error instead of its last delta and
     cancels the other requests. If the task is cancelled while it waits here, all are cancelled too.
+
+    Attributes:
+        tickets: tickets of the requests; empty until the engine has accepted them.
+        held: approximate bytes of unread deltas.
     """
 
-    def __init__(self, inbox: Inbox) -> None:
-        self._inbox = inbox
-        self._unfinished = len(inbox.tickets)  # requests whose last delta was not read
+    def __init__(self, requests: int, mailbox: Mailbox, backlog: Backlog | None = None) -> None:
+        """
+        Args:
+            requests: how many requests there are.
+            mailbox: of the event loop that reads the deltas.
+            backlog: bounds the unread deltas of this and other streams; None: no bound.
+        """
+        self.tickets: Sequence[Ticket] = ()
+        self.held = 0
+        self._mailbox = mailbox
+        self._backlog = backlog
+        self._requests = requests
+        self._unfinished = requests  # requests whose last delta was not read
+        self._ended = 0  # requests whose last delta has arrived
+        self._deltas: deque[tuple[int, Delta, int]] = deque()  # each with its size in bytes
+        self._failure: HeddleError | None = None
+        self._closed = False
+        self._arrival: asyncio.Future[None] | None = None
+        self._patient = False  # whether the reader waits until all requests have ended
+        if backlog is not None:
+            backlog.watch(self)
 
     def __len__(self) -> int:
         """Number of requests."""
-        return len(self._inbox.tickets)
-
-    @property
-    def tickets(self) -> Sequence[Ticket]:
-        """Tickets of the requests."""
-        return self._inbox.tickets
-
-    @property
-    def held(self) -> int:
-        """Approximate bytes of unread deltas."""
-        return self._inbox.held
+        return self._requests
 
     def __aiter__(self) -> AsyncStreams:
         return self
 
     async def __anext__(self) -> tuple[int, Delta]:
-        self._inbox.check_loop()
+        """
+        Raises:
+            BacklogError: the unread deltas took too much memory.
+            RuntimeError: another task already waits for a delta.
+            StopAsyncIteration: all deltas were read, or another task has closed the streams.
+        """
+        if asyncio.get_running_loop() is not self._mailbox.loop:
+            raise _foreign_loop()
         if not self._unfinished:
             raise StopAsyncIteration
         try:
-            index, delta = await self._inbox.get()
+            while not self._deltas:
+                if self._closed:
+                    raise self._failure or StopAsyncIteration
+                await self._wait(patient=False)
+            index, delta, size = self._deltas.popleft()
+            self.held -= size
             if delta.error is not None:
                 raise delta.error
         except (HeddleError, asyncio.CancelledError):
@@ -184,12 +209,13 @@ class AsyncStreams:
 
         If the task is cancelled while it waits here, all requests are cancelled.
         """
-        self._inbox.check_loop()
-        try:
-            return await self._inbox.arrives(seconds)
-        except asyncio.CancelledError:
-            self.close()
-            raise
+        if not (self._deltas or self._closed):
+            timer = self._mailbox.loop.call_later(seconds, self._wake)
+            try:
+                await self._wait_here(patient=False)
+            finally:
+                timer.cancel()
+        return bool(self._deltas) or self._closed
 
     async def begin(self) -> None:
         """Wait until the first delta has arrived. The iteration still returns it.
@@ -197,153 +223,93 @@ class AsyncStreams:
         Raises:
             HeddleError: the first delta has this error. All requests are cancelled.
         """
-        self._inbox.check_loop()
-        try:
-            error = await self._inbox.first_error()
-            if error is not None:
-                raise error
-        except (HeddleError, asyncio.CancelledError):
+        while not (self._deltas or self._closed):
+            await self._wait_here(patient=False)
+        error = self._deltas[0][1].error if self._deltas else self._failure
+        if error is not None:
             self.close()
-            raise
+            raise error
 
     async def complete(self) -> None:
         """Wait until all deltas, or an error, have arrived. Wakes the task once."""
-        self._inbox.check_loop()
-        try:
-            await self._inbox.complete()
-        except asyncio.CancelledError:
-            self.close()
-            raise
+        while not (self._is_complete or self._closed):
+            await self._wait_here(patient=True)
 
     def close(self) -> None:
-        """Cancel the requests whose last delta was not read. Idempotent, never blocks."""
+        """Cancel the requests whose last delta was not read. Idempotent, never blocks.
+
+        Any thread may call this. It takes no lock, because finalizers call it.
+        """
         if self._unfinished:
             self._unfinished = 0
-            self._inbox.close()
+            self._drop()
 
     __del__ = close
 
-
-class Inbox:
-    """Receives the deltas of several requests for one reader, through the loop's mailbox.
-
-    Attributes:
-        held: approximate bytes of unread deltas.
-        tickets: tickets of the requests; empty until the engine has accepted them.
-    """
-
-    def __init__(self, mailbox: Mailbox, backlog: Backlog | None = None) -> None:
-        """`backlog` bounds the unread deltas of this and other inboxes; None: no bound."""
-        self.held = 0
-        self.tickets: Sequence[Ticket] = ()
-        self._mailbox = mailbox
-        self._backlog = backlog
-        self._deltas: deque[tuple[int, Delta]] = deque()
-        self._ended = 0  # number of requests that have ended
-        self._failure: HeddleError | None = None
-        self._closed = False
-        self._arrival: asyncio.Future[None] | None = None
-        self._patient = False  # whether the reader waits until all requests have ended
-        if backlog is not None:
-            backlog.watch(self)
+    def cut(self, error: BacklogError) -> None:
+        """Cancel all requests, and raise `error` in the reader."""
+        self._failure = error
+        self._drop()
+        self._wake()
 
     def sink(self, index: int) -> Sink:
-        """The sink of one request."""
-        return partial(self._mailbox.post, self, index)
+        """The sink of one request. It refers weakly to the streams; see the module."""
+        return partial(self._mailbox.post, ref(self), index)
 
     def receive(self, index: int, delta: Delta) -> None:
         """Take a delta. The event loop calls this."""
         if self._closed:
             self._wake()  # a task that still waits here must see the close
             return
-        self._deltas.append((index, delta))
-        self.held += delta_bytes(delta)
+        size = delta_bytes(delta)
+        self._deltas.append((index, delta, size))
+        self.held += size
         self._ended += delta.finish is not None
         self._failure = self._failure or delta.error
-        if not self._patient or self._complete:
+        if not self._patient or self._is_complete:
             self._wake()
         if self._backlog is not None and self.held > _FEW:
             self._backlog.check()
 
-    def check_loop(self) -> None:
-        """Raise EventLoopError if the running event loop is not this inbox's event loop."""
-        if asyncio.get_running_loop() is not self._mailbox.loop:
-            raise EventLoopError(
-                "this stream belongs to another event loop; read it there, or call generate in"
-                " this event loop"
-            )
-
-    async def get(self) -> tuple[int, Delta]:
-        """Wait for the next delta. Returns the index of its request and the delta.
-
-        Raises:
-            RuntimeError: another task already waits for a delta.
-            BacklogError: the unread deltas of this inbox took too much memory.
-            StopAsyncIteration: another task has closed the inbox.
-        """
-        while not self._deltas:
-            if self._closed:
-                raise self._failure or StopAsyncIteration
-            await self._wait(patient=False)
-        index, delta = self._deltas.popleft()
-        self.held -= delta_bytes(delta)
-        return index, delta
-
-    async def arrives(self, seconds: float) -> bool:
-        """Wait at most `seconds` for a delta. Returns whether `get` now returns or raises."""
-        if self._deltas or self._closed:
-            return True
-        timer = self._mailbox.loop.call_later(seconds, self._wake)
-        try:
-            await self._wait(patient=False)
-        finally:
-            timer.cancel()
-        return bool(self._deltas) or self._closed
-
-    async def first_error(self) -> HeddleError | None:
-        """Wait for the first delta. Returns its error, None if it has none. Raises as `get`."""
-        while not self._deltas:
-            if self._closed:
-                raise self._failure or StopAsyncIteration
-            await self._wait(patient=False)
-        return self._deltas[0][1].error
-
-    async def complete(self) -> None:
-        """Wait until all requests have ended, one has failed, or the inbox is closed."""
-        while not (self._complete or self._closed):
-            await self._wait(patient=True)
-
-    def close(self) -> None:
-        """Cancel all requests. Drop unread and later deltas.
-
-        Any thread may call this. It takes no lock, because finalizers call it.
-        """
+    def _drop(self) -> None:
+        """Cancel all requests. Drop unread and later deltas."""
         self._closed = True
         self._deltas.clear()
         self.held = 0
         for ticket in self.tickets:
             ticket.cancel()
 
-    def cut(self, error: BacklogError) -> None:
-        """Close the inbox, and raise `error` in the reader."""
-        self._failure = error
-        self.close()
-        self._wake()
-
     @property
-    def _complete(self) -> bool:
-        return self._failure is not None or self._ended == len(self.tickets)
+    def _is_complete(self) -> bool:
+        return self._failure is not None or self._ended == self._requests
+
+    async def _wait_here(self, *, patient: bool) -> None:
+        """Wait as `_wait`, in the right event loop. A cancelled task cancels all requests."""
+        if asyncio.get_running_loop() is not self._mailbox.loop:
+            raise _foreign_loop()
+        try:
+            await self._wait(patient=patient)
+        except asyncio.CancelledError:
+            self.close()
+            raise
 
     async def _wait(self, *, patient: bool) -> None:
         if self._arrival is not None and not self._arrival.done():
             raise RuntimeError("another task is reading this stream")
         self._patient = patient
-        self._arrival = asyncio.get_running_loop().create_future()
+        self._arrival = self._mailbox.loop.create_future()
         await self._arrival
 
     def _wake(self) -> None:
         if self._arrival is not None and not self._arrival.done():
             self._arrival.set_result(None)
+
+
+def _foreign_loop() -> EventLoopError:
+    return EventLoopError(
+        "this stream belongs to another event loop; read it there, or call generate in this event"
+        " loop"
+    )
 
 
 class Mailbox:
@@ -361,20 +327,21 @@ class Mailbox:
         """`to_wake` is the engine's list of mailboxes to wake after this step."""
         self.loop = loop
         self._to_wake = to_wake
-        self._posted: deque[tuple[Inbox, int, Delta]] = deque()
+        self._posted: deque[tuple[ref[AsyncStreams], int, Delta]] = deque()
         self._woken = False
 
-    def post(self, inbox: Inbox, index: int, delta: Delta) -> None:
+    def post(self, streams: ref[AsyncStreams], index: int, delta: Delta) -> None:
         """Add a delta. The engine thread calls this.
 
         If the event loop is closed, nobody can read the delta, and the requests are cancelled.
         """
         if self.loop.is_closed():
-            inbox.close()
+            if (readable := streams()) is not None:
+                readable.close()
             return
         if self not in self._to_wake:
             self._to_wake.append(self)
-        self._posted.append((inbox, index, delta))
+        self._posted.append((streams, index, delta))
 
     def wake(self) -> None:
         """Wake the event loop unless it is already woken. The engine thread calls this."""
@@ -387,5 +354,6 @@ class Mailbox:
         # Reset first: the loop may miss deltas posted from now on, so they must wake it again.
         self._woken = False
         while self._posted:
-            inbox, index, delta = self._posted.popleft()
-            inbox.receive(index, delta)
+            streams, index, delta = self._posted.popleft()
+            if (readable := streams()) is not None:
+                readable.receive(index, delta)

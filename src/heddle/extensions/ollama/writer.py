@@ -71,6 +71,7 @@ class OllamaWriter(AnswerWriter):
 
     prefix = "ollama-"
     media_type = LINES
+    keeps_content = True
 
     def __init__(
         self, model: str, spelling: TokenSpelling, clock: Clock, reading: Reading, *, logprobs: bool

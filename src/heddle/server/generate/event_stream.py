@@ -59,24 +59,24 @@ class ChoiceEvents:
     def events(self, delta: Delta) -> bytes:
         """The events for `delta`: complete parts, and the closing event after the last delta."""
         self._tokens += delta.tokens
-        self.held += delta_bytes(delta)
         parts = self._reader.feed(delta.text)
         if delta.finish is not None:
             parts += self._reader.finish(cut=delta.finish is FinishReason.LENGTH)
         events = b""
         for part in parts:
             events += self._writer.part(self._index, part, self._tokens)
-            self.discard_tokens()
+            self._tokens, self.held = [], 0
         if delta.finish is not None:
             events += self._writer.closing(self._index, self._tokens, delta)
-            self.discard_tokens()
+            self._tokens, self.held = [], 0
             self.usage = delta.usage
+        if self._tokens:
+            self.held += delta_bytes(delta)
         return events
 
     def discard_tokens(self) -> None:
         """Discard the held tokens."""
-        self._tokens = []
-        self.held = 0
+        self._tokens, self.held = [], 0
 
 
 class WaitingEvents:
@@ -139,6 +139,9 @@ class EventStream(Response):
 
     The backlog counts the content that the writer keeps for later events, the tokens that the
     choices hold, and a large event while it is being sent.
+
+    Attributes:
+        held: bytes of them all.
     """
 
     def __init__(
@@ -167,19 +170,13 @@ class EventStream(Response):
         self._n = n
         self._backlog = backlog
         self._waiting = WaitingEvents(writer, streams, ping)
-        self._held_at_check = 0
+        self.held = self._held_at_check = 0
         self._choices = [ChoiceEvents(writer, index) for index in range(len(streams))]
         self._held_by_choices = 0  # bytes; a sum over all choices at each event would be too slow
         self._part = b""
         self._failure: BacklogError | None = None
         self._record = RequestRecord()
         backlog.watch(self)
-
-    @property
-    def held(self) -> int:
-        """Bytes of the writer's content, of held tokens, and of a large event being sent."""
-        sending = len(self._part) if len(self._part) > PIECE else 0
-        return self._writer.held + self._held_by_choices + sending
 
     def cut(self, error: BacklogError) -> None:
         """End the stream with `error` as the next event.
@@ -213,7 +210,7 @@ class EventStream(Response):
     def _discard_held(self) -> None:
         """Discard all content that `held` counts."""
         self._part = b""
-        self._held_by_choices = 0
+        self.held = self._held_by_choices = 0
         self._writer.discard_held()
         for choice in self._choices:
             choice.discard_tokens()
@@ -222,6 +219,7 @@ class EventStream(Response):
         await send(
             {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
         )
+        send = self._record.send or send  # what the edge adds is sent
         async with aclosing(self._events()) as parts:
             async for self._part in parts:
                 size = len(self._part)
@@ -269,7 +267,12 @@ class EventStream(Response):
             BacklogError: the backlog has cut this answer, now or before.
         """
         self._part = part
-        held = self.held
+        held = self._held_by_choices
+        if self._writer.keeps_content:
+            held += self._writer.held
+        if len(part) > PIECE:
+            held += len(part)
+        self.held = held
         if abs(held - self._held_at_check) > PIECE:
             self._held_at_check = held
             self._backlog.check()

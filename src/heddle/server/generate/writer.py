@@ -27,6 +27,7 @@ class AnswerWriter(ABC):
 
     Attributes:
         media_type: media type of streams.
+        keeps_content: whether the writer keeps content for later events, which :attr:`held` counts.
         shows_progress: whether a stream has events of :meth:`progress` before the first token of
             each choice.
         id: id of the answer.
@@ -35,6 +36,7 @@ class AnswerWriter(ABC):
 
     prefix: str
     media_type: str = EVENTS
+    keeps_content: bool = False
     shows_progress: bool = False
 
     def __init__(self, model: str, reading: Reading = PLAIN) -> None:

@@ -41,13 +41,14 @@ def array(encoded: Iterable[bytes]) -> bytes:
 
 def event(data: Any, name: str | None = None) -> bytes:
     """Encode a server-sent event. `name` is its type; None: no type."""
+    if name is None:
+        return b"data: " + encode(data) + b"\n\n"
     return encoded_event(encode(data), name)
 
 
-def encoded_event(data: bytes, name: str | None = None) -> bytes:
+def encoded_event(data: bytes, name: str) -> bytes:
     """Make a server-sent event of data that is JSON; see :func:`event`."""
-    head = b"" if name is None else f"event: {name}\n".encode()
-    return head + b"data: " + data + b"\n\n"
+    return f"event: {name}\ndata: ".encode() + data + b"\n\n"
 
 
 def line(data: Any) -> bytes:

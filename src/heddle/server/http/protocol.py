@@ -291,6 +291,7 @@ class LingeringTransport:
         self._transport = transport
         self._protocol = protocol
         self._lingers = False
+        self.write = transport.write  # for each event of a stream
 
     def __getattr__(self, name: str) -> Any:
         """Forward all other attributes to the transport."""

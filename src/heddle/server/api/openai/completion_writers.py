@@ -101,18 +101,22 @@ class _CompletionsWriter(AnswerWriter):
 
     def __init__(self, model: str, spelling: TokenSpelling, options: AnswerOptions) -> None:
         super().__init__(model, options.reading)
-        self._created = int(time.time())
         self._spelling = spelling
         self._options = options
+        self._frame: Json = {  # the fields before the choices
+            "id": self.id,
+            "object": self.json_object,
+            "created": int(time.time()),
+            "model": model,
+            "system_fingerprint": options.fingerprint,
+        }
+        self._chunk_frame = {**self._frame, "object": self.chunk_object}
         self.shows_progress = options.progress
         self._sent: Counter[int] = Counter()  # tokens of each choice of a stream
 
     def json(self, outputs: Sequence[Output], totals: Json) -> list[bytes]:
         """Encode choices one by one, because their objects take six times the memory."""
-        frame = encode(self._frame(self.json_object, []))
-        empty = b"[]}"
-        assert frame.endswith(empty), "choices are the last field of a frame"
-        parts = [frame.removesuffix(empty), b"["]
+        parts = [encode(self._frame)[:-1], b',"choices":[']
         for index, output in enumerate(outputs):
             parts += [encode(self.json_choice(index, output)), b","]
         return [*parts[:-1], b"],", encode(self._counted(totals)).removeprefix(b"{")]
@@ -145,7 +149,7 @@ class _CompletionsWriter(AnswerWriter):
         return totals
 
     def _chunk(self, choices: list[Json]) -> Json:
-        chunk = self._frame(self.chunk_object, choices)
+        chunk = {**self._chunk_frame, "choices": choices}
         if choices and self._options.prompt_tokens:
             chunk["usage"] = self._usage_so_far(choices[0]["index"])
         elif self._options.usage:
@@ -156,16 +160,6 @@ class _CompletionsWriter(AnswerWriter):
         """Token counts of one choice, as vLLM's `continuous_usage_stats` has them."""
         prompt, sent = self._options.prompt_tokens[index], self._sent[index]
         return {"prompt_tokens": prompt, "completion_tokens": sent, "total_tokens": prompt + sent}
-
-    def _frame(self, kind: str, choices: list[Json]) -> Json:
-        return {
-            "id": self.id,
-            "object": kind,
-            "created": self._created,
-            "model": self._model,
-            "system_fingerprint": self._options.fingerprint,
-            "choices": choices,
-        }
 
     def _prompt_logprobs_field(self, output: Output) -> Json:
         """The field `prompt_logprobs` of an output; empty if the request does not ask for it."""
@@ -205,13 +199,15 @@ class ChatWriter(_CompletionsWriter):
         return super().json(outputs, totals | self._prompt_logprobs_field(outputs[0]))
 
     def opening(self, index: int) -> bytes:
-        delta = {"role": "assistant", "content": None}  # as llama.cpp; OpenAI sends ""
-        return event(self._chunk([self._choice(index, delta, None, None)]))
+        choice = self._chunk_choice(index, None, (), None)
+        choice["delta"] = {"role": "assistant", "content": None}  # as llama.cpp; OpenAI sends ""
+        return event(self._chunk([choice]))
 
     def json_choice(self, index: int, output: Output) -> Json:
         parts: list[Part] = []
         for part, tokens in parts_with_tokens(output, self.reading, self._spelling):
-            self._count_reasoning(part, tokens)
+            if isinstance(part, Reasoning):
+                self._reasoning_tokens += len(tokens)
             if part is not None:
                 parts.append(part)
         found = parsed_answer(parts)
@@ -225,7 +221,9 @@ class ChatWriter(_CompletionsWriter):
         return {
             "index": index,
             "message": message,
-            "logprobs": self._logprobs_of(output.tokens),
+            "logprobs": None
+            if self._options.logprobs is None
+            else chat_logprobs(self._spelling, output.tokens),
             "finish_reason": self._reason(index, output.finish),
         }
 
@@ -238,23 +236,15 @@ class ChatWriter(_CompletionsWriter):
     ) -> Json:
         if isinstance(part, CallStart):
             self._called.add(index)
-        self._count_reasoning(part, tokens)
-        logprobs = self._logprobs_of(tokens) if tokens else None
-        return self._choice(index, _delta(part), logprobs, finish)
-
-    def _choice(
-        self, index: int, delta: Json, logprobs: Json | None, finish: FinishReason | None
-    ) -> Json:
+        elif isinstance(part, Reasoning):
+            self._reasoning_tokens += len(tokens)
+        shown = tokens and self._options.logprobs is not None
         return {
             "index": index,
-            "delta": delta,
-            "logprobs": logprobs,
+            "delta": _delta(part),
+            "logprobs": chat_logprobs(self._spelling, tokens) if shown else None,
             "finish_reason": finish and self._reason(index, finish),
         }
-
-    def _count_reasoning(self, part: Part | None, tokens: Sequence[TokenLogprob]) -> None:
-        if isinstance(part, Reasoning):
-            self._reasoning_tokens += len(tokens)
 
     def _counted(self, totals: Json) -> Json:
         """Add `__verbose`, and the number of reasoning tokens if the model reasons."""
@@ -269,10 +259,6 @@ class ChatWriter(_CompletionsWriter):
         """The finish reason of a choice, in OpenAI's terms."""
         called = finish is FinishReason.STOP and index in self._called
         return "tool_calls" if called else finish.value
-
-    def _logprobs_of(self, tokens: Sequence[TokenLogprob]) -> Json | None:
-        shown = self._options.logprobs is not None
-        return chat_logprobs(self._spelling, tokens) if shown else None
 
 
 def _delta(part: Part | None) -> Json:

@@ -41,6 +41,7 @@ class ResponseWriter(AnswerWriter):
     """
 
     prefix = "resp_"
+    keeps_content = True
 
     def __init__(
         self, model: str, spelling: TokenSpelling, repeated: bytes, options: AnswerOptions
