@@ -26,7 +26,6 @@ from heddle.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from heddle.engine import Engine
-    from heddle.engine.streams import AsyncStreams
 
 
 def params(seed: int = 1, **fields: Any) -> SamplingParams:
