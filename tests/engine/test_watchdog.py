@@ -55,7 +55,8 @@ def pass_time(watchdog: Watchdog, clock: Clock, seconds: float) -> None:
 
 
 def test_a_long_step_is_stuck_and_then_lost(watchdog, heartbeat, clock, caplog) -> None:
-    heartbeat.enter(Phase.COMPUTING, 7, allowance=50.0)
+    heartbeat.step = 7
+    heartbeat.enter(Phase.COMPUTING, allowance=50.0)
     pass_time(watchdog, clock, LIMIT + 49)
     assert (watchdog.stuck, watchdog.lost, caplog.text) == (False, False, "")
     pass_time(watchdog, clock, 2)
@@ -65,37 +66,37 @@ def test_a_long_step_is_stuck_and_then_lost(watchdog, heartbeat, clock, caplog) 
     pass_time(watchdog, clock, (LONG - 1) * LIMIT)
     assert (watchdog.stuck, watchdog.lost) == (True, True)
     assert caplog.text.count("has made no progress") == 2
-    heartbeat.enter(Phase.DELIVERING, 8)
+    heartbeat.enter(Phase.DELIVERING)
     watchdog.look()
     assert (watchdog.stuck, watchdog.lost) == (False, False)
     assert "makes progress again" in caplog.text
 
 
 def test_an_idle_engine_is_not_stuck(watchdog, heartbeat, clock) -> None:
-    heartbeat.enter(Phase.IDLE, 3)
+    heartbeat.enter(Phase.IDLE)
     pass_time(watchdog, clock, 100 * LIMIT)
     assert not watchdog.stuck
-    heartbeat.enter(Phase.PLANNING, 3)
+    heartbeat.enter(Phase.PLANNING)
     watchdog.look()
     assert not watchdog.stuck
 
 
 def test_waiting_again_and_again_is_no_progress(watchdog, heartbeat, clock) -> None:
-    heartbeat.enter(Phase.DELIVERING, 3)
+    heartbeat.enter(Phase.DELIVERING)
     for _ in range(30):
-        heartbeat.enter(Phase.PLANNING, 3)
-        heartbeat.enter(Phase.WAITING, 3)
+        heartbeat.enter(Phase.PLANNING)
+        heartbeat.enter(Phase.WAITING)
         pass_time(watchdog, clock, 5)
-        heartbeat.enter(Phase.PLANNING, 3)
+        heartbeat.enter(Phase.PLANNING)
     assert watchdog.stuck
 
 
 def test_a_stopped_process_is_not_a_stuck_engine(watchdog, heartbeat, clock) -> None:
-    heartbeat.enter(Phase.COMPUTING, 3)
+    heartbeat.enter(Phase.COMPUTING)
     clock.now += 100 * LIMIT  # no thread ran, or the clock jumped
     watchdog.look()
     assert not watchdog.stuck
-    heartbeat.enter(Phase.COMPUTING, 4)
+    heartbeat.enter(Phase.COMPUTING)
     pass_time(watchdog, clock, LIMIT - 1)
     assert not watchdog.stuck
 

@@ -95,15 +95,18 @@ class Delivery:
         """Deliver all events of the last step and the ends of cancelled requests."""
         events, self.events = self.events, []
         self.deliver_tokens(events)
-        self._end_cancelled()
-        self._wake_loops()
+        if self.cancelled:
+            self._end_cancelled()
+        for mailbox in self.to_wake:
+            mailbox.wake()
+        self.to_wake.clear()
 
     def end_all(self, error: HeddleError) -> None:
         """Deliver what is pending, and end all requests with `error`."""
         self.deliver()
         for request in list(self.requests.values()):
             self.end(request, FinishReason.ERROR, error=error)
-        self._wake_loops()
+        self.deliver()  # wakes the event loops
 
     def deliver_tokens(self, events: list[TokenEvent]) -> None:
         """Deliver these events at once."""
@@ -111,37 +114,33 @@ class Delivery:
             if event.sequence.id not in self.requests:
                 continue  # an earlier token of the same step completed a stop string
             try:
-                self._deliver_event(event)
+                if isinstance(event.outcome, Sampled):
+                    self._deliver_token(event.sequence, event.outcome, event.finish)
+                else:
+                    self._deliver_other(event)
             except Exception as cause:
                 self._fail_request(event.sequence.id, cause)
 
-    def _deliver_event(self, event: TokenEvent) -> None:
-        """Send the outcome of a sequence to the sink of its request."""
-        sequence, outcome, finish = event
-        request = self.requests[sequence.id]
-        match outcome:
-            case Sampled():
-                self._deliver_token(request, outcome, finish)
-            case Scored():
-                self._emit(request, Delta(prompt_logprobs=request.prompt_logprobs(outcome)))
-            case Pooled():
-                self._count_prompt(request)
-                self.end(request, FinishReason.STOP, embedding=outcome.vector)
-            case None:
-                self._count_prompt(request)
-                self.end(request, FinishReason.LENGTH)
-            case Failed(error=error):
-                _log.error("request %s failed: %s", request.label, error.message)
-                self.end(request, FinishReason.ERROR, error=error)
-
     def _deliver_token(
-        self, request: Request, sampled: Sampled, finish: FinishReason | None
+        self, sequence: Sequence, sampled: Sampled, finish: FinishReason | None
     ) -> None:
         """Turn a token into text and send both to the sink."""
-        self._count_token(request)
-        text = request.text_of(sampled.token, finish)
-        if request.detokenizer.stopped:
-            self._leave_scheduler(request.sequence.id)
+        request = self.requests[sequence.id]
+        seconds = self.computed_at - request.last_token_at
+        self.counters.generated_tokens += 1
+        if sequence.output_tokens == 1:
+            self._count_prompt(request)
+            self.notify("on_first_token", seconds)
+        else:
+            request.last_token_at = self.computed_at
+            self.notify("on_token", seconds)
+        detokenizer = request.detokenizer
+        # A token that ends the sequence adds no text.
+        text = "" if finish is FinishReason.STOP else detokenizer.push(sampled.token)
+        if finish is not None:
+            text += detokenizer.finish()
+        if detokenizer.stopped_by is not None:
+            self._leave_scheduler(sequence.id)
             finish = FinishReason.STOP
         tokens = (TokenLogprob(sampled.token, sampled.logprob, sampled.top),)
         if finish is None:
@@ -149,15 +148,21 @@ class Delivery:
         else:
             self.end(request, finish, text, tokens)
 
-    def _count_token(self, request: Request) -> None:
-        seconds = self.computed_at - request.last_token_at
-        self.counters.generated_tokens += 1
-        if request.sequence.output_tokens == 1:
-            self._count_prompt(request)
-            self.notify("on_first_token", seconds)
-        else:
-            request.last_token_at = self.computed_at
-            self.notify("on_token", seconds)
+    def _deliver_other(self, event: TokenEvent) -> None:
+        """Send an outcome that is no token to the sink of its request."""
+        request = self.requests[event.sequence.id]
+        match event.outcome:
+            case Scored() as scored:
+                self._emit(request, Delta(prompt_logprobs=request.prompt_logprobs(scored)))
+            case Pooled(vector=vector):
+                self._count_prompt(request)
+                self.end(request, FinishReason.STOP, embedding=vector)
+            case None:
+                self._count_prompt(request)
+                self.end(request, FinishReason.LENGTH)
+            case Failed(error=error):
+                _log.error("request %s failed: %s", request.label, error.message)
+                self.end(request, FinishReason.ERROR, error=error)
 
     def _count_prompt(self, request: Request) -> None:
         request.first_token_at = request.last_token_at = self.computed_at
@@ -213,11 +218,6 @@ class Delivery:
             _log.exception("the sink of request %s failed; it is cancelled", request.label)
             request.sink = _ignore
             self._cancels.add(request.sequence.id)
-
-    def _wake_loops(self) -> None:
-        for mailbox in self.to_wake:
-            mailbox.wake()
-        self.to_wake.clear()
 
     def notify(self, what: str, *arguments: object) -> None:
         """Call a method of all observers."""

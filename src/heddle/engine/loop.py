@@ -23,7 +23,7 @@ from heddle.engine.drafters import drafters, follower_of
 from heddle.engine.gate import Gate
 from heddle.engine.health import Poison, poison_of
 from heddle.engine.patience import Patience
-from heddle.engine.slowness import Slowness
+from heddle.engine.slowness import SLOW, Slowness
 from heddle.engine.wakeup import Calls, Cancels, Wakeup
 from heddle.engine.watchdog import Heartbeat, Phase, step_allowance
 from heddle.errors import (
@@ -48,10 +48,9 @@ if TYPE_CHECKING:
     from heddle.config import EngineConfig
     from heddle.engine.drafters import Follower
     from heddle.engine.loading import LoadedModel
-    from heddle.engine.turns import Turns
-    from heddle.scheduler.outcomes import TokenEvent
+    from heddle.engine.turns import Turn, Turns
     from heddle.scheduler.sequence import Sequence
-    from heddle.step import StepPlan
+    from heddle.step import StepPlan, StepResult
 
 _log = logging.getLogger(__name__)
 
@@ -112,7 +111,7 @@ class EngineLoop:
         self.batch_window_us = config.batch_window_us
         # Used by this thread only:
         self._last_driven: list[Sequence] = []  # driven sequences that got a token last step
-        self._step_number = 0  # of the next step, or of the step in flight
+        self._step_began = self._computes_since = 0.0  # the step in flight, or the last one
         self._ahead: StepPlan | None = None  # submitted before the tokens of the step before
         self._device_problem: str | None = None  # another thread may set it
         self.heartbeat = Heartbeat()
@@ -168,86 +167,98 @@ class EngineLoop:
             self.scheduler.cancel_all()
 
     def step(self) -> bool:
-        """Wait for work, run a step, deliver the step before. Returns False if the engine ends.
+        """Run one step: schedule, execute, update. Returns False if the engine ends.
 
         Raises:
             ModelPoisonedError: the device has failed.
+        """
+        plan = self._schedule()
+        if plan is None:
+            return False
+        if plan.chunks:
+            result = self._execute(plan)
+            if result is not None:
+                self._update(plan, result)
+        elif self.delivery.pending:
+            self._deliver()
+        else:  # all sequences wait, and have waited in `_schedule`
+            self.activity.end(time.perf_counter())
+            return True
+        ended = time.perf_counter()
+        self.delivery.counters.step_seconds += ended - self._step_began
+        self.activity.end(ended)
+        return True
+
+    def _schedule(self) -> StepPlan | None:
+        """Wait for work and plan the next step. Returns None if the engine ends.
+
+        A plan without chunks leaves only deltas to deliver, or nothing: all sequences wait.
         """
         if self._device_problem is not None and self._ahead is None:
             raise self._fail(self._running, Poison(f"the device failed: {self._device_problem}"))
         if self._follower is not None and any(self.scheduler.slots):
             self._advance(self._follower)
-        self._enter(Phase.PLANNING)
+        self.heartbeat.enter(Phase.PLANNING)
         with self.gate.lock:
-            self._take_cancels()
+            if self.cancels.ids:
+                self._take_cancels()
             if self._ahead is None:
                 self.calls.run()
                 if not self._wait_for_work():
-                    return False
-            began = time.perf_counter()
-            self._end_waits()
+                    return None
+            self._step_began = began = time.perf_counter()
+            if self.patience.waiting:
+                self._end_waits()
             self.activity.begin(began)
             plan = self._ahead or self.scheduler.schedule()
-            stuck = not (plan.chunks or self.accepted or self.delivery.pending)
-            if stuck:
+            accepted, self.accepted = self.accepted, 0
+            stuck = not (plan.chunks or accepted or self.delivery.pending)
+            if stuck and self._device_problem is None:
                 # All wait for the disk or a mask. Both notify this thread. The timeout is for a
                 # disk that does not answer: the next `schedule` stops waiting for it.
                 self.activity.end(time.perf_counter())
                 self._give_turn()
-                if self._device_problem is None:
-                    self._wait(Phase.WAITING, PATIENCE)
-            else:
-                accepted, self.accepted = self.accepted, 0
+                self._wait(Phase.WAITING, PATIENCE)
         if stuck:
             self._look_for_slowness(computing=False)
-            return True
         for _ in range(accepted):
             self.delivery.notify("on_submit")
-        if plan.chunks:
-            self._execute(plan)
-        else:
-            self._deliver()
-        ended = time.perf_counter()
-        self.delivery.counters.step_seconds += ended - began
-        self.activity.end(ended)
-        return True
+        return plan
 
     def _wait_for_work(self) -> bool:
         """Wait until there is something to do, and it is this engine's turn. Needs the lock.
 
         Returns False if the engine ends.
         """
-        while not (self.scheduler.busy or self.delivery.pending or self.gate.closed):
+        while not (self.scheduler.busy or self.delivery.pending or self.gate.refusal is not None):
             if self._device_problem is not None:
                 return True  # nothing is planned, and the next step says so
             self._wait(Phase.IDLE)
             self._take_cancels()
             self.calls.run()
-        self._wait_for_callers()
-        self._take_turn()
-        return not self.gate.closed or (self.gate.drain and self.scheduler.busy)
+        if self._last_driven:
+            self._wait_for_callers()
+        if self.turn is not None:
+            self._take_turn(self.turn)
+        return self.gate.refusal is None or (self.gate.drain and self.scheduler.busy)
 
     def _advance(self, follower: Follower) -> None:
         """Let the draft model or the prediction head guess, in this thread, without the lock."""
         if self.turn is not None:
             self.turn.take()
-        self._enter(Phase.COMPUTING)
+        self.heartbeat.enter(Phase.COMPUTING)
         follower.advance(self.scheduler.slots, self.speculator)
         self._give_turn()
 
     def _wait(self, phase: Phase, timeout: float | None = None) -> None:
         """Release the lock until a caller, the disk tier or a late mask notifies this thread."""
-        self._enter(phase)
+        self.heartbeat.enter(phase)
         self.gate.lock.release()
         try:
             self.wakeup.wait(timeout)
         finally:
             self.gate.lock.acquire()
-            self._enter(Phase.PLANNING)
-
-    def _enter(self, phase: Phase, allowance: float = 0.0) -> None:
-        """Tell the watchdog what the thread does from now on."""
-        self.heartbeat.enter(phase, self._step_number, allowance)
+            self.heartbeat.enter(Phase.PLANNING)
 
     def _wait_for_callers(self) -> None:
         """Wait briefly until callers of driven sequences ask again, so that they share one step.
@@ -263,21 +274,21 @@ class EngineLoop:
             self._wait(Phase.WAITING, left)
             self._take_cancels()
 
-    def _take_turn(self) -> None:
-        """Wait for the turn to compute, if other engines share the cores. Needs the lock.
+    def _take_turn(self, turn: Turn) -> None:
+        """Wait for the turn to compute, because other engines share the cores. Needs the lock.
 
         The wait releases the lock. Tokens of the last step do not wait for other engines.
         """
-        if self.turn is None or not self.scheduler.busy or self.turn.take_now():
+        if not self.scheduler.busy or turn.take_now():
             return
         self.gate.lock.release()
         try:
             self._deliver()
-            self._enter(Phase.TURN)
-            self.turn.take()
+            self.heartbeat.enter(Phase.TURN)
+            turn.take()
         finally:
             self.gate.lock.acquire()
-            self._enter(Phase.PLANNING)
+            self.heartbeat.enter(Phase.PLANNING)
         self._take_cancels()
 
     def _give_turn(self) -> None:
@@ -300,15 +311,21 @@ class EngineLoop:
             )
             self.delivery.cancelled.append((request, error))
 
-    def _execute(self, plan: StepPlan) -> None:
+    def _execute(self, plan: StepPlan) -> StepResult | None:
+        """Run a planned step, and deliver the step before meanwhile.
+
+        Returns None if the step is given up, and the engine goes on: it has ended all requests, or
+        has too little memory for so large a step.
+
+        Raises:
+            ModelPoisonedError: the step failed.
+        """
         goes_on = self._ahead is not None  # on the device, since the step before ended
-        began = self.delivery.computed_at if goes_on else time.perf_counter()
-        self._note_starts(plan, began)
-        is_logged = step_log.is_wanted()
-        if is_logged:
-            step_log.log_prompts(plan, self.scheduler.slots, self.delivery.requests)
+        self._computes_since = self.delivery.computed_at if goes_on else time.perf_counter()
+        if plan.bindings:
+            self._note_starts(plan)
         allowance = step_allowance(plan, self._pace)
-        self._enter(Phase.COMPUTING, allowance)
+        self.heartbeat.enter(Phase.COMPUTING, allowance)
         try:
             if self._follower is not None:
                 plan = self._follower.ask(plan, self.scheduler.slots, self.speculator)
@@ -316,61 +333,73 @@ class EngineLoop:
                 self.model.executor.submit(plan)
             self._ahead = None
             try:
-                self.activity.note_plan(plan, self.scheduler.slots)
-                self._run_ahead()
-                self._deliver()
-                self._look_for_slowness(computing=True)
+                self._work_beside(plan)
             finally:  # no page may change its owner before the step ends
-                self._enter(Phase.COMPUTING, allowance)
+                self.heartbeat.enter(Phase.COMPUTING, allowance)
                 result = self.model.executor.collect()
-                if self._ahead is None:
-                    self._give_turn()
+                if self._ahead is None and self.turn is not None:
+                    self.turn.give()
         except StepAbandonedError:  # all requests end with the engine
             self._ahead = None
             with self.gate.lock:
                 self.scheduler.abandon()
-            return
+            return None
         except StepMemoryError as cause:
             self._shrink_steps(plan, cause)
-            return
+            return None
         except Exception as cause:
             self._deliver()  # in case `submit` failed, before the delivery above
             raise self._fail_step(plan, cause) from cause
         if self._follower is not None:
             self._follower.note(result)
+        return result
+
+    def _work_beside(self, plan: StepPlan) -> None:
+        """What the engine thread does while a step computes."""
+        slots = self.scheduler.slots
+        if step_log.LOG.isEnabledFor(logging.DEBUG):
+            step_log.log_prompts(plan, slots, self.delivery.requests)
+        self.activity.note_plan(plan, slots)
+        if self.model.executor.runs_ahead and self._follower is None:
+            self._run_ahead()
+        self._deliver()
+        if time.perf_counter() >= self.slowness.next_look:
+            self._look_for_slowness(computing=True)
+
+    def _update(self, plan: StepPlan, result: StepResult) -> None:
+        """Apply the result of a step. The next step delivers what it made."""
         self.delivery.computed_at = computed_at = time.perf_counter()
-        if is_logged:
-            step_log.log_step(self._step_number, plan, computed_at - began)
-        self._step_number += 1
-        self._enter(Phase.DELIVERING)
+        seconds = computed_at - self._computes_since
+        if step_log.LOG.isEnabledFor(logging.DEBUG):
+            step_log.log_step(self.heartbeat.step, plan, seconds)
+        self.heartbeat.step += 1
+        self.heartbeat.enter(Phase.DELIVERING)
         with self.gate.lock:
-            self._take_cancels()
-            events = self.scheduler.update(result, computed_at - began)
+            if self.cancels.ids:
+                self._take_cancels()
+            events = self.scheduler.update(result, seconds)
         self.activity.note_result(result.sampled, computed_at)
-        self.slowness.note_step(computed_at - began, self.activity.latest)
+        if seconds > SLOW:
+            self.slowness.note_step(seconds, self.activity.latest)
         for outcome in result.sampled:
             if isinstance(outcome, Deferred):
                 outcome.ready.add_done_callback(lambda _: self.wakeup.notify())
-        self._pass_on(events)
+        driven = [event for event in events if event.sequence.driven]
+        if driven:  # at once, so that their callers can ask before the next step
+            self.delivery.deliver_tokens(driven)
+            events = [event for event in events if not event.sequence.driven]
+        self.delivery.events = events
+        self._last_driven = [event.sequence for event in driven]
 
-    def _note_starts(self, plan: StepPlan, began: float) -> None:
+    def _note_starts(self, plan: StepPlan) -> None:
         for binding in plan.bindings:
             sequence = self.scheduler.slots[binding.slot]
             assert sequence is not None, "a binding is of a sequence with a slot"
-            self.delivery.note_start(sequence, began)
-
-    def _pass_on(self, events: list[TokenEvent]) -> None:
-        """Deliver the events of driven sequences, and keep the others for `_deliver`."""
-        self.delivery.events = [event for event in events if not event.sequence.driven]
-        driven = [event for event in events if event.sequence.driven]
-        # At once, so that the callers can ask before the next step:
-        self.delivery.deliver_tokens(driven)
-        self._last_driven = [event.sequence for event in driven]
+            self.delivery.note_start(sequence, self._computes_since)
 
     def _run_ahead(self) -> None:
         """Submit the next step before the result of this one, if nothing could change the plan."""
-        wanted = bool(self.calls) or (self.turn is not None and self.turn.is_wanted)
-        if wanted or not self.model.executor.runs_ahead or self._follower is not None:
+        if self.calls.waiting or (self.turn is not None and self.turn.is_wanted):
             return
         with self.gate.lock:
             plan = None if self.gate.closed else self.scheduler.schedule_ahead()
@@ -396,7 +425,7 @@ class EngineLoop:
         the core of the thread that woke it. With delivery between two steps, compute threads were
         idle for 0.3 ms of each 6.5 ms (two cores, eight streams over HTTP).
         """
-        self._enter(Phase.DELIVERING)
+        self.heartbeat.enter(Phase.DELIVERING)
         self.delivery.deliver()
 
     def _shrink_steps(self, plan: StepPlan, cause: StepMemoryError) -> None:
@@ -410,7 +439,7 @@ class EngineLoop:
         if most is None:
             raise self._fail_step(plan, cause) from cause
         self._ahead = None
-        self._step_number += 1
+        self.heartbeat.step += 1
         self._give_turn()
         _log.warning(
             "%s; running requests start again, and later steps have at most %d tokens", cause, most
@@ -422,7 +451,7 @@ class EngineLoop:
         Returns the error that the queued and all later requests get.
         """
         requests = {one.slot: one.id for one in self.scheduler.slots if one is not None}
-        poison = poison_of(self._step_number, plan, requests, self.model.executor, cause)
+        poison = poison_of(self.heartbeat.step, plan, requests, self.model.executor, cause)
         with self.gate.lock:
             failed = self.scheduler.abandon()
         labels = ", ".join(self.delivery.requests[sequence.id].label for sequence in failed)
@@ -454,5 +483,5 @@ class EngineLoop:
         with self.gate.lock:
             self.gate.refuse(error)
             self.calls.refuse(error)
-        self._enter(Phase.DELIVERING)
+        self.heartbeat.enter(Phase.DELIVERING)
         self.delivery.end_all(error)

@@ -17,26 +17,29 @@ class Patience:
 
     Args:
         seconds: the longest wait for a first slot; 0: without limit.
+
+    Attributes:
+        waiting: requests to look at, in order of arrival.
     """
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
-        self._waiting: deque[Request] = deque()  # in order of arrival
+        self.waiting: deque[Request] = deque()
 
     def begin(self, requests: Iterable[Request]) -> None:
         """The requests wait from now on."""
         if self.seconds:
-            self._waiting += requests
+            self.waiting += requests
 
     def overdue(self) -> Iterator[Request]:
         """The requests that have waited too long. Forgets them, and those that have their slot."""
         oldest = time.perf_counter() - self.seconds
-        while self._waiting:
-            request = self._waiting[0]
+        while self.waiting:
+            request = self.waiting[0]
             sequence = request.sequence
             waits = sequence.slot < 0 and sequence.cached_tokens is None and not sequence.ended
             if waits and request.last_token_at > oldest:
                 break
-            self._waiting.popleft()
+            self.waiting.popleft()
             if waits:
                 yield request

@@ -145,13 +145,6 @@ class Request:
             completion_seconds=self.last_token_at - self.first_token_at,
         )
 
-    def text_of(self, token: int, finish: FinishReason | None) -> str:
-        """The text that can be sent after `token`. A token that ends the sequence adds no text."""
-        if finish is None:
-            return self.detokenizer.push(token)
-        text = "" if finish is FinishReason.STOP else self.detokenizer.push(token)
-        return text + self.detokenizer.finish()
-
     def prompt_logprobs(self, scored: Scored) -> tuple[PromptLogprob | None, ...]:
         """Logprobs of the prompt's next tokens; None for the prompt's first token."""
         first = () if self._first_reported else (None,)

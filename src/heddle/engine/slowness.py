@@ -33,6 +33,7 @@ class Slowness:
         slow_steps: steps that lasted longer than SLOW seconds.
         slow_waits: requests that waited longer than SLOW seconds, by reason. A request counts again
             if it waits again.
+        next_look: when to look next; before that, `look` has nothing to do.
     """
 
     def __init__(self, model: str) -> None:
@@ -41,7 +42,7 @@ class Slowness:
         self.slow_steps = 0
         self.slow_waits = dict.fromkeys(WaitReason, 0)
         self._step: tuple[float, StepComposition] | None = None  # a slow step without a warning
-        self._next_look = self._next_step_warning = self._next_wait_warning = 0.0
+        self.next_look = self._next_step_warning = self._next_wait_warning = 0.0
         # Requests that compute nothing, by id: computed and total tokens, since when, and whether
         # `slow_waits` counts this wait.
         self._waits: dict[int, tuple[tuple[int, int], float, bool]] = {}
@@ -51,6 +52,7 @@ class Slowness:
         if seconds > SLOW and step is not None:
             self.slow_steps += 1
             self._step = seconds, step
+            self.next_look = 0.0
 
     def look(
         self,
@@ -59,7 +61,7 @@ class Slowness:
         step: StepComposition | None,
         reason_of: Callable[[Sequence], WaitReason],
     ) -> None:
-        """Warn of what is slow. Returns at once if the last look was short ago.
+        """Warn of what is slow. Looks at no request if the last look was short ago.
 
         Args:
             now: time, by `time.perf_counter`.
@@ -69,9 +71,9 @@ class Slowness:
         """
         if self._step is not None:
             self._warn_of_step(now)
-        if now < self._next_look:
+        if now < self.next_look:
             return
-        self._next_look = now + _LOOK
+        self.next_look = now + _LOOK
         in_step = () if step is None else step.tokens
         before, self._waits = self._waits, {}
         slow = []

@@ -12,12 +12,7 @@ if TYPE_CHECKING:
     from heddle.scheduler.sequence import Sequence as SchedulerSequence
     from heddle.step import StepPlan
 
-_log = logging.getLogger(__name__)
-
-
-def is_wanted() -> bool:
-    """Whether the log takes these lines."""
-    return _log.isEnabledFor(logging.DEBUG)
+LOG = logging.getLogger(__name__)
 
 
 def log_prompts(
@@ -28,7 +23,7 @@ def log_prompts(
         sequence = slots[chunk.slot]
         if sequence is None or sequence.generating:
             continue
-        _log.debug(
+        LOG.debug(
             "request %s, slot %d: prompt tokens %d to %d of %d, prefix hit %d",
             requests[sequence.id].label,
             chunk.slot,
@@ -42,6 +37,6 @@ def log_prompts(
 def log_step(number: int, plan: StepPlan, seconds: float) -> None:
     """Log a step that has ended."""
     tokens = sum(len(chunk.tokens) for chunk in plan.chunks)
-    _log.debug(
+    LOG.debug(
         "step %d: %d sequences, %d tokens, %.2f ms", number, len(plan.chunks), tokens, 1e3 * seconds
     )

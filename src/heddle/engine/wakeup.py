@@ -40,47 +40,52 @@ class Wakeup:
 
 
 class Cancels:
-    """Ids of requests to end. Any thread adds them; the engine thread takes them."""
+    """Ids of requests to end. Any thread adds them; the engine thread takes them.
+
+    Attributes:
+        ids: the ids that the engine thread has not taken yet.
+    """
 
     def __init__(self, wakeup: Wakeup) -> None:
         self._wakeup = wakeup
-        self._ids: deque[int] = deque()
+        self.ids: deque[int] = deque()
 
     def add(self, request_id: int) -> None:
         """Ask the engine thread to end a request. No effect if it has ended."""
-        self._ids.append(request_id)
+        self.ids.append(request_id)
         self._wakeup.notify()
 
     def take(self) -> list[int]:
         """Take the ids added since the last call."""
-        return [self._ids.popleft() for _ in range(len(self._ids))]
+        return [self.ids.popleft() for _ in range(len(self.ids))]
 
     def pending(self) -> set[int]:
         """The ids that the engine thread has not taken yet. Any thread may call this."""
-        return set(self._ids.copy())
+        return set(self.ids.copy())
 
 
 class Calls:
-    """Functions that the engine thread calls while no step is in flight. Any thread adds them."""
+    """Functions that the engine thread calls while no step is in flight. Any thread adds them.
+
+    Attributes:
+        waiting: the functions that were not called yet, each with the future of its result.
+    """
 
     def __init__(self, wakeup: Wakeup) -> None:
         self._wakeup = wakeup
-        self._calls: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
-
-    def __bool__(self) -> bool:
-        return bool(self._calls)
+        self.waiting: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
 
     def add(self, function: Callable[[], T]) -> Future[T]:
         """Let the engine thread call `function`. Returns the future of its result."""
         future: Future[T] = Future()
-        self._calls.append((function, future))
+        self.waiting.append((function, future))
         self._wakeup.notify()
         return future
 
     def run(self) -> None:
         """Call the functions that were added. What they raise goes to their futures."""
-        while self._calls:
-            function, future = self._calls.popleft()
+        while self.waiting:
+            function, future = self.waiting.popleft()
             try:
                 future.set_result(function())
             except Exception as error:
@@ -88,5 +93,5 @@ class Calls:
 
     def refuse(self, error: Exception) -> None:
         """Let all futures raise `error`: the engine ends."""
-        while self._calls:
-            self._calls.popleft()[1].set_exception(error)
+        while self.waiting:
+            self.waiting.popleft()[1].set_exception(error)

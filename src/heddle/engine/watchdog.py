@@ -64,19 +64,25 @@ class Beat(NamedTuple):
 
 
 class Heartbeat:
-    """The latest beat. The engine thread writes it; any thread may read it, without a lock."""
+    """The latest beat. The engine thread writes it; any thread may read it, without a lock.
+
+    Attributes:
+        step: number of the next step, or of the step in flight.
+        now: the latest beat.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
+        self.step = 0
         self.now = Beat(Phase.IDLE, 0, clock(), 0.0)
 
-    def enter(self, phase: Phase, step: int, allowance: float = 0.0) -> None:
+    def enter(self, phase: Phase, allowance: float = 0.0) -> None:
         """Note what the thread does now. A wait, and planning after it, are no progress."""
         last = self.now
         waits = phase is Phase.WAITING
         plans_again = phase is Phase.PLANNING and last.phase in (Phase.WAITING, Phase.PLANNING)
         since = last.since if waits or plans_again else self._clock()
-        self.now = Beat(phase, step, since, allowance)
+        self.now = Beat(phase, self.step, since, allowance)
 
 
 class Watchdog:
@@ -156,7 +162,7 @@ class Watchdog:
 
 def step_allowance(plan: StepPlan, pace: Pace) -> float:
     """Seconds that a step may take beyond the limit."""
-    decodes = sum(chunk.sample and chunk.known == 1 for chunk in plan.chunks)
+    decodes = sum(chunk.sample and len(chunk.tokens) == chunk.guesses + 1 for chunk in plan.chunks)
     tokens = sum(len(chunk.tokens) for chunk in plan.chunks)
     expected = pace.expected_seconds(decodes, tokens - decodes)
     return _FIRST_TOKEN * tokens if expected is None else _PATIENCE * expected

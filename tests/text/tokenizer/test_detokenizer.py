@@ -59,7 +59,7 @@ def test_pushes_and_flush_give_the_text_up_to_the_first_stop(
     text = b"".join(map(TOKENIZER.token_bytes, tokens)).decode(errors="replace")
     expected = cut_at_first_stop(text, stop)
     assert "".join(texts) + detokenizer.finish() == expected
-    assert detokenizer.stopped == (expected != text)
+    assert (detokenizer.stopped_by is not None) == (expected != text)
 
 
 @given(
@@ -74,7 +74,7 @@ def test_only_the_longest_suffix_that_can_become_a_stop_is_held_back(
     text = "".join(parts)
     texts, detokenizer = pushed(tokens_of(text), *stop)
     sent = "".join(texts)
-    if detokenizer.stopped:
+    if detokenizer.stopped_by is not None:
         assert sent == cut_at_first_stop(text, stop)
         return
     beginnings = {string[:length] for string in stop for length in range(len(string))} | {""}
@@ -105,35 +105,35 @@ def test_without_stop_strings_nothing_is_held_back() -> None:
     texts, detokenizer = pushed(tokens_of(b"abc"))
     assert texts == ["a", "b", "c"]
     assert detokenizer.finish() == ""
-    assert not detokenizer.stopped
+    assert detokenizer.stopped_by is None
 
 
 def test_only_text_that_can_become_a_stop_is_held_back() -> None:
     texts, detokenizer = pushed(tokens_of(b"word\nU\nUser"), "\nUser:")
     assert texts == ["w", "o", "r", "d", "", "", "\nU", "", "", "", ""]
     assert detokenizer.finish() == "\nUser"
-    assert not detokenizer.stopped
+    assert detokenizer.stopped_by is None
 
 
 def test_a_stop_can_span_several_tokens() -> None:
     texts, detokenizer = pushed(tokens_of(b"hi END more"), "END")
     assert texts[:6] == ["h", "i", " ", "", "", ""]
     assert set(texts[6:]) == {""}
-    assert detokenizer.stopped
+    assert detokenizer.stopped_by is not None
     assert detokenizer.finish() == ""
 
 
 def test_a_stop_can_lie_inside_one_token() -> None:
     texts, detokenizer = pushed([256 + LONGER.index("xSTOPyST")], "STOP")
     assert texts == ["x"]
-    assert detokenizer.stopped
+    assert detokenizer.stopped_by is not None
     assert detokenizer.finish() == ""
 
 
 def test_a_stop_can_start_and_end_inside_tokens() -> None:
     texts, detokenizer = pushed(tokens_of("xSTOPyST", b"OPz"), "TOPz")
     assert texts == ["xSTOPyS", "", "", ""]
-    assert detokenizer.stopped
+    assert detokenizer.stopped_by is not None
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_the_stop_string_that_is_complete_first_wins(
 ) -> None:
     texts, detokenizer = pushed(tokens_of(text.encode()), *stop)
     assert "".join(texts) + detokenizer.finish() == expected
-    assert detokenizer.stopped == (text != expected)
+    assert (detokenizer.stopped_by is not None) == (text != expected)
 
 
 def test_an_incomplete_stop_is_returned_as_text() -> None:
@@ -167,7 +167,7 @@ def test_a_broken_tail_can_complete_a_stop() -> None:
     texts, detokenizer = pushed(tokens_of(b"x\xe5"), "\ufffd")
     assert texts == ["x", ""]
     assert detokenizer.finish() == ""
-    assert detokenizer.stopped
+    assert detokenizer.stopped_by is not None
 
 
 def test_special_tokens_add_no_text() -> None:
@@ -187,7 +187,7 @@ def test_a_long_stop_string_costs_little_time() -> None:
     stop = "ab" * 5000 + "c"
     texts, detokenizer = pushed(tokens_of(("ab" * 5001 + "c").encode()), stop)
     assert "".join(texts) == "ab"
-    assert detokenizer.stopped
+    assert detokenizer.stopped_by is not None
 
 
 @given(
@@ -203,7 +203,7 @@ def test_stop_strings_are_ignored_before_min_tokens(
     text = "".join(detokenizer.push(token) for token in tokens) + detokenizer.finish()
     first, rest = (TOKENIZER.decode(part) for part in (tokens[:min_tokens], tokens[min_tokens:]))
     assert text == first + cut_at_first_stop(rest, stop)
-    assert detokenizer.stopped == (cut_at_first_stop(rest, stop) != rest)
+    assert (detokenizer.stopped_by is not None) == (cut_at_first_stop(rest, stop) != rest)
     found = detokenizer.stopped_by
     assert found is None or (found in stop and rest.startswith(found, len(text) - len(first)))
 

@@ -56,17 +56,13 @@ class Detokenizer:
         self._unstoppable = min_tokens
         self.stopped_by: str | None = None
 
-    @property
-    def stopped(self) -> bool:
-        """Whether a stop string is complete."""
-        return self.stopped_by is not None
-
     def push(self, token: int) -> str:
         """Add one token. Returns the text that is now safe to send."""
+        text = self._decode(self._token_bytes(token))
         if self._unstoppable:
             self._unstoppable -= 1
-            return self._decode(self._token_bytes(token))
-        return self._release(self._decode(self._token_bytes(token)))
+            return text
+        return text if self._stop is None else self._release(text)
 
     def finish(self) -> str:
         """The text that is still held back. An incomplete character becomes U+FFFD."""
@@ -77,7 +73,7 @@ class Detokenizer:
     def _release(self, text: str) -> str:
         if self._stop is None:
             return text
-        if self.stopped:
+        if self.stopped_by is not None:
             return ""
         start = self._stop.feed(text)
         text = self._held + text
