@@ -376,9 +376,10 @@ class FakeExecutor:
         end = chunk.start + len(chunk.tokens)
         assert chunk.tokens, "a chunk without tokens"
         assert occupant.computed in (None, chunk.start), "a gap, or tokens computed twice"
-        known = chunk.start + chunk.known
-        assert chunk.known > 0, "a chunk of guesses alone"
-        assert list(chunk.tokens[: chunk.known]) == occupant.history[chunk.start : known]
+        count = len(chunk.tokens) - chunk.guesses
+        known = chunk.start + count
+        assert count > 0, "a chunk of guesses alone"
+        assert list(chunk.tokens[:count]) == occupant.history[chunk.start : known]
         assert len(chunk.pages) == -(-end // PAGE_TOKENS), "more or fewer pages than tokens need"
         asked = occupant.params
         generates = isinstance(asked, SamplingParams) and asked.max_tokens != 0
@@ -429,7 +430,7 @@ class FakeExecutor:
             self._go_back(chunk, occupant)
             return [Deferred(chunk.slot, ready)]
         outcomes: list[Sampled | Failed | Deferred] = []
-        for guess in (*chunk.tokens[chunk.known :], None):
+        for guess in (*chunk.tokens[len(chunk.tokens) - chunk.guesses :], None):
             if self.poisonous(occupant.history):
                 return [*outcomes, Failed(chunk.slot, self._failure())]
             outcomes.append(self._sample(chunk, occupant))

@@ -333,4 +333,4 @@ class Machine(RuleBasedStateMachine):
         event(f"preemptions: {min(self.scheduler.preemptions, 3)}")
         sizes = [window.pages for window in self.executor.windows]
         assert self.cache.available_by_group.pages == (self.cache.pages, *sizes)
-        assert self.scheduler.slots == (None,) * self.slots
+        assert self.scheduler.slots == [None] * self.slots

@@ -140,6 +140,9 @@ class CacheManager:
         enabled: whether the manager finds and keeps prefixes.
         most_nodes: most nodes of the tree; 0: as many as the pages allow.
         disk: disk tier that saves evicted full pages and restores them; None: no disk tier.
+
+    Attributes:
+        has_windows: whether some layers see only a window.
     """
 
     def __init__(
@@ -153,6 +156,7 @@ class CacheManager:
         self._memory = memory
         self._pool = PagePool(memory.pages)
         self._windows = [WindowGroup(sizes, i) for i, sizes in enumerate(memory.windows)]
+        self.has_windows = bool(self._windows)
         self._snapshots = (
             Snapshots(memory.snapshots, memory.snapshot_tokens) if memory.snapshot_bytes else None
         )
@@ -175,11 +179,6 @@ class CacheManager:
         return self._pool.size
 
     @property
-    def has_windows(self) -> bool:
-        """Whether some layers see only a window."""
-        return bool(self._windows)
-
-    @property
     def available(self) -> int:
         """Number of pages that `grow` could give out: free pages, and pages that only the tree
         keeps."""
@@ -198,14 +197,14 @@ class CacheManager:
 
         Unless it `saves`, pages count as short if one would first have to be saved on disk.
         """
-        missing = pages_for(tokens) - len(table.pages)
+        missing = -(-tokens // PAGE_TOKENS) - len(table.pages)
         if missing <= 0:
             return True
-        if missing > self.available:
-            return False
         if any(missing > group.pool.available for group in self._windows):
             return False
         if missing > self._pool.free:
+            if missing > self._pool.available:
+                return False
             if self._disk is not None and not saves:
                 return False
             self._make_room(missing)
@@ -220,7 +219,7 @@ class CacheManager:
 
     def shrink(self, table: PageTable, tokens: int) -> None:
         """Give back the pages after positions [0, tokens): they held wrong guesses only."""
-        extra = len(table.pages) - pages_for(tokens)
+        extra = len(table.pages) - -(-tokens // PAGE_TOKENS)
         if extra <= 0:
             return
         for page in table.pages[-extra:]:

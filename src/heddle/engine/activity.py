@@ -118,7 +118,7 @@ class Activity:
         self.steps[step.kind] += 1
         self.prompt_tokens += step.prompt_tokens
         self.decodes += step.decodes
-        self.sequences += step.sequences
+        self.sequences += len(step.tokens)
 
     def note_result(self, sampled: abc.Sequence[Outcome], now: float) -> None:
         """Note the tokens of a step that has ended."""
@@ -138,7 +138,7 @@ class Activity:
         began, self._step_began = self._step_began, None
         if began is None:
             return
-        at = max(began, self._window_start(now))
+        at = began if now - began < _SLICE else max(began, self._window_start(now))
         while (following := (at // _SLICE + 1) * _SLICE) < now:
             self._row(at)[_BUSY] += following - at
             at = following

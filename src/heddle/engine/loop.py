@@ -130,7 +130,8 @@ class EngineLoop:
         error: HeddleError = EngineClosedError("the engine was closed before the request finished")
         try:
             while self.step():
-                self._give_turn()  # again, after a step that failed or computed nothing
+                if self.turn is not None:
+                    self.turn.give()  # again, after a step that failed or computed nothing
         except ModelPoisonedError as poisoned:
             error = poisoned
         except BaseException as cause:
@@ -203,7 +204,8 @@ class EngineLoop:
             if self.cancels.ids:
                 self._take_cancels()
             if self._ahead is None:
-                self.calls.run()
+                if self.calls.waiting:
+                    self.calls.run()
                 if not self._wait_for_work():
                     return None
             self._step_began = began = time.perf_counter()

@@ -61,7 +61,7 @@ class Budget:
         decodes = sum(sequence.generating for sequence in ready)
         again = sum(sequence.again for sequence in ready)
         left = self.tokens - decodes - again
-        if self._pace is not None and decodes:
+        if self._pace is not None and 0 < decodes < len(ready):
             left = min(left, self._pace.allowance(decodes))
         if left <= 0 and len(ready) + again > self.tokens:
             return self._take_turns(ready)
@@ -70,7 +70,7 @@ class Budget:
             if sequence.generating:
                 shares.append((sequence, 1))
             elif left > 0:
-                cost = self._cost(sequence)
+                cost = 1.0 if sequence.prompt_logprobs is None else self._cost(sequence)
                 count = min(sequence.remaining, max(1, int(left / cost)))
                 if self.whole_prompts and count < sequence.remaining:
                     break  # the first sequence always fits
@@ -91,11 +91,12 @@ class Budget:
         for sequence, chunk in carried:
             decodes += sequence.generating
             guesses += chunk.guesses + sequence.again
-            cost += len(chunk.tokens) * self._cost(sequence)
+            each = 1.0 if sequence.prompt_logprobs is None else self._cost(sequence)
+            cost += len(chunk.tokens) * each
         self._pace.observe(decodes, cost - decodes - guesses, seconds, guesses)
 
     def _cost(self, sequence: Sequence) -> float:
-        """Cost of one of its next tokens; 1.0 is the cost of a token that is not scored."""
+        """Cost of one of the next tokens of a sequence whose prompt is scored; else it is 1.0."""
         return 1.0 + self._score_cost if sequence.scores else 1.0
 
     def _take_turns(self, ready: list[Sequence]) -> list[tuple[Sequence, int]]:

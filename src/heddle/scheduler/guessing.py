@@ -8,7 +8,6 @@ from operator import mul
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from collections.abc import Sequence as Many
 
 GRADES = 16
@@ -47,12 +46,11 @@ class Drafting:
     guesses: Many[int] = ()
     grade: int = 0
 
-    def likelihoods(self) -> Iterator[float]:
-        """For each guess, how likely it and all guesses before it are right."""
-        return iter(self.products(len(self.guesses), self.grade))
+    def likelihoods(self, count: int, grade: int = 0) -> list[float]:
+        """For each of `count` guesses, how likely it and all guesses before it are right.
 
-    def products(self, count: int, grade: int = 0) -> list[float]:
-        """The same for `count` guesses that are still to be made."""
+        `grade` is that of the first guess.
+        """
         chances = (self._chance(grade + index) for index in range(count))
         return list(accumulate(chances, mul))
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from collections.abc import Sequence as Many
-
     from heddle.outputs import FinishReason
     from heddle.scheduler.sequence import Sequence
     from heddle.step import Chunk, Outcome, StepResult
@@ -37,11 +35,16 @@ def outcomes_of(
     """
     scored = [s for s, chunk in carried if chunk.score is not None]
     pooled = [s for s, chunk in carried if chunk.pool and chunk.pool.complete]
-    return [
-        *_pairs(scored, result.scored),
-        *_pairs(_sampled(carried, result), result.sampled),
-        *_pairs(pooled, result.pooled),
-    ]
+    sequences = scored, _sampled(carried, result), pooled
+    outcomes = result.scored, result.sampled, result.pooled
+    planned = [[sequence.slot for sequence in kind] for kind in sequences]
+    found = [[outcome.slot for outcome in kind] for kind in outcomes]
+    if planned != found:
+        raise ValueError(
+            "a step result must hold an outcome for each request of the plan, in order; the slots"
+            f" of its scores, tokens and embeddings are {found}, the plan's {planned}"
+        )
+    return list(zip(chain(*sequences), chain(*outcomes), strict=True))
 
 
 def _sampled(carried: list[tuple[Sequence, Chunk]], result: StepResult) -> list[Sequence]:
@@ -58,15 +61,3 @@ def _sampled(carried: list[tuple[Sequence, Chunk]], result: StepResult) -> list[
             sequences += [sequence] * (end - index)
             index = end
     return sequences
-
-
-def _pairs(
-    sequences: list[Sequence], outcomes: Many[Outcome]
-) -> Iterator[tuple[Sequence, Outcome]]:
-    if [outcome.slot for outcome in outcomes] != [s.slot for s in sequences]:
-        raise ValueError(
-            "a step result must hold an outcome for each request of the plan, in order; its slots"
-            f" are {[outcome.slot for outcome in outcomes]}, the plan's"
-            f" {[s.slot for s in sequences]}"
-        )
-    return zip(sequences, outcomes, strict=True)

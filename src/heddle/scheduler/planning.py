@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from heddle.state import PAGE_TOKENS
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from heddle.step import Binding, Chunk
 
 
+@dataclass(slots=True)
 class PlanBuilder:
     """The plan of one step.
 
@@ -20,14 +22,13 @@ class PlanBuilder:
         chunks: the chunks collected so far.
     """
 
-    def __init__(self, cache: CacheManager) -> None:
-        self.chunks: list[Chunk] = []
-        self._cache = cache
-        self._bindings: list[Binding] = []
-        self._copies: list[PageCopy] = []
-        self._clears: list[int] = []
-        self._restores: list[StateCopy] = []
-        self._snapshots: list[StateCopy] = []
+    _cache: CacheManager
+    chunks: list[Chunk] = field(default_factory=list)
+    _bindings: list[Binding] = field(default_factory=list)
+    _copies: list[PageCopy] = field(default_factory=list)
+    _clears: list[int] = field(default_factory=list)
+    _restores: list[StateCopy] = field(default_factory=list)
+    _snapshots: list[StateCopy] = field(default_factory=list)
 
     def bind(self, sequence: Sequence, binding: Binding) -> None:
         """Bind a slot to a sequence. Restore or clear the slot's fixed-size state."""

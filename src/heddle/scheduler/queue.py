@@ -71,6 +71,7 @@ class Queue:
 
     Attributes:
         active: sequences that have not ended and are not paused, with or without a slot.
+        waiting: sequences without a slot among them.
         shared: whether several clients have accounts in one class. If not, service needs no count.
     """
 
@@ -78,12 +79,8 @@ class Queue:
         self.active = 0
         self.shared = False
         self._classes: dict[int, _Class] = {}
-        self._waiting = 0
+        self.waiting = 0
         self._arrivals = 0
-
-    def __len__(self) -> int:
-        """Number of waiting sequences."""
-        return self._waiting
 
     # --- life of a sequence ----------------------------------------------------------------------
 
@@ -127,18 +124,18 @@ class Queue:
     def wait(self, sequence: Sequence) -> None:
         """Let a sequence wait for a slot, at the place of its arrival."""
         insort(sequence.account.waiting, sequence, key=_arrival)
-        self._waiting += 1
+        self.waiting += 1
 
     def remove(self, sequence: Sequence) -> None:
         """A sequence stops waiting: it got a slot or was cancelled."""
         sequence.account.waiting.remove(sequence)
-        self._waiting -= 1
+        self.waiting -= 1
 
     # --- order -----------------------------------------------------------------------------------
 
     def head(self, running: Iterable[Sequence]) -> Sequence | None:
         """The sequence that gets the next slot, beside those in `running`; None if none waits."""
-        if not self._waiting:
+        if not self.waiting:
             return None
         for _, of_class in sorted(self._classes.items()):
             queues = [account.waiting for account in of_class.accounts.values()]

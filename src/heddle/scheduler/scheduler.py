@@ -93,6 +93,7 @@ class Scheduler:
             `context`, and the cache must give no prefix hits.
 
     Attributes:
+        slots: the sequence that holds each slot; None if the slot is free. Any thread may read it.
         prefixes: cached prefixes of the sequences in slots.
         computed_prompt_tokens: prompt tokens that steps have computed, including tokens that
             preemption dropped.
@@ -120,6 +121,7 @@ class Scheduler:
         self._live: dict[int, Sequence] = {}  # not ended
         self._queue = Queue()
         self._slots = Slots(slots)
+        self.slots: Many[Sequence | None] = self._slots.holders
         self.prefixes = Prefixes(cache, self._slots)
         self._admission = Admission(self._queue, self._slots, cache, self.prefixes)
         self._budget = Budget(
@@ -137,17 +139,12 @@ class Scheduler:
     @property
     def waiting(self) -> int:
         """How many sequences wait for a slot."""
-        return len(self._queue)
+        return self._queue.waiting
 
     @property
     def preemptions(self) -> int:
         """How often a sequence was preempted."""
         return self._admission.preemptions
-
-    @property
-    def slots(self) -> tuple[Sequence | None, ...]:
-        """The sequence that holds each slot; None if the slot is free."""
-        return self._slots.holders
 
     def wait_reason(self, sequence: Sequence) -> WaitReason:
         """Why a sequence that has not ended is not part of the step."""
@@ -226,17 +223,24 @@ class Scheduler:
         mask.
         """
         self._cache.tick()
-        for sequence in self._slots.running:
+        running = self._slots.running
+        for sequence in running:
             if sequence.awaited is not None and sequence.awaited.done():
                 sequence.awaited = None
-        self._admission.load_restored()
-        self.prefixes.resume_followers()
-        self._admission.admit()
-        shares = self._shares()
-        while not self._grow_tables(shares):
+        if any(one.restore is not None for one in running):
+            self._admission.load_restored()
+        if any(one.leader is not None for one in running):
+            self.prefixes.resume_followers()
+        if self._queue.waiting:
+            self._admission.admit()
+        while True:
+            shares = self._budget.divide(running, shared=self._queue.shared)
+            if self._cache.has_windows:
+                self._give_back(shares)
+            if all(self._cache.grow(one.table, one.computed + count) for one, count in shares):
+                break
             # The loop ends when only the first sequence runs: its pages always fit.
             self._admission.free_pages()
-            shares = self._shares()
         guesses = self._guess(shares) if self._speculator is not None else {}
         builder, every = PlanBuilder(self._cache), self._snapshot_every
         chunks, in_flight = builder.chunks, self._in_flight
@@ -303,7 +307,7 @@ class Scheduler:
             (sequence, len(chunk.tokens) - sequence.again - wrong.get(sequence.id, 0))
             for sequence, chunk in carried
             # Else the sequence ended before the token of its chunk was known.
-            if chunk.tokens[0] != UNKNOWN or sequence.total > chunk.start
+            if chunk.tokens[0] != UNKNOWN or len(sequence.tokens) > chunk.start
         ]
         if seconds is not None:
             self._budget.measure(carried, seconds)
@@ -329,15 +333,17 @@ class Scheduler:
         for sequence, chunk in carried:
             if sequence.id in wrong:
                 # Right guesses after the token that ended the sequence do not count.
-                sequence.computed = min(sequence.computed, sequence.total - 1)
-                self._cache.shrink(sequence.table, sequence.total)
+                total = len(sequence.tokens)
+                sequence.computed = min(sequence.computed, total - 1)
+                self._cache.shrink(sequence.table, total)
             if self._snapshot_every and wrong.get(sequence.id):
                 certain = len(chunk.tokens) - chunk.uncertain
                 sequence.again = sequence.computed - chunk.start - certain
             if not sequence.ended and sequence.computed == sequence.limit:
                 self._end(sequence)
                 events.append(TokenEvent(sequence, None, FinishReason.LENGTH))
-        self._release_ended(carried)
+        if any(sequence.ended for sequence, _ in carried):
+            self._release_ended(carried)
         return events
 
     def abandon(self) -> list[Sequence]:
@@ -374,10 +380,6 @@ class Scheduler:
         return self._budget.tokens
 
     # --- parts of a step -------------------------------------------------------------------------
-
-    def _shares(self) -> list[tuple[Sequence, int]]:
-        """How many new tokens each sequence gets in the next step."""
-        return self._budget.divide(self._slots.running, shared=self._queue.shared)
 
     def _bind(self, sequence: Sequence) -> Binding:
         """The binding that tells the executor: this sequence holds its slot from now on."""
@@ -418,12 +420,13 @@ class Scheduler:
 
         They need pages, and the state of a snapshot must not be that of a guess.
         """
+        total = len(sequence.tokens)
         if self._snapshot_every:
-            before = next_snapshot(sequence, self._snapshot_every) - sequence.total - 1
+            before = next_snapshot(sequence, self._snapshot_every) - total - 1
             wanted = max(0, min(wanted, before))
-        if self._cache.grow(sequence.table, sequence.total + wanted):
+        if self._cache.grow(sequence.table, total + wanted):
             return wanted
-        return len(sequence.table.pages) * PAGE_TOKENS - sequence.total
+        return len(sequence.table.pages) * PAGE_TOKENS - total
 
     def _wrong_guesses(
         self, carried: Carried, outcomes: list[tuple[Sequence, Outcome]]
@@ -446,19 +449,11 @@ class Scheduler:
             if sequence.id in tokens:
                 self._speculator.learn(sequence, tokens[sequence.id], chunk.guesses)
 
-    def _grow_tables(self, shares: list[tuple[Sequence, int]]) -> bool:
-        """Get the pages that the step writes to. Returns False if there are too few.
-
-        First give back windowed pages that the step's tokens no longer see.
-        """
-        if self._cache.has_windows:
-            for sequence, _ in shares:
-                first = sequence.computed - sequence.again
-                self._cache.give_back(sequence.table, sequence.tokens, first)
-        return all(
-            self._cache.grow(sequence.table, sequence.computed + count)
-            for sequence, count in shares
-        )
+    def _give_back(self, shares: list[tuple[Sequence, int]]) -> None:
+        """Give back windowed pages that the tokens of a step no longer see."""
+        for sequence, _ in shares:
+            first = sequence.computed - sequence.again
+            self._cache.give_back(sequence.table, sequence.tokens, first)
 
     def _count_computed(self, sequence: Sequence, count: int) -> None:
         """Record that a step has computed `count` more tokens of the sequence."""
@@ -466,37 +461,34 @@ class Scheduler:
         if prompt > 0:
             self.computed_prompt_tokens += min(prompt, count)
         sequence.computed += count
-        self._cache.copied(sequence.table)
+        if sequence.table.source is not None or sequence.table.state is not None:
+            self._cache.copied(sequence.table)
         if self._snapshot_every and sequence.table.snapshot is not None:
             self._cache.end_snapshot(sequence.table, sequence.tokens, sequence.computed)
 
     def _apply(self, sequence: Sequence, outcome: Outcome) -> FinishReason | None:
         """Apply an outcome to its sequence. If the sequence ends, return its finish reason."""
+        reason: FinishReason | None = None
         match outcome:
+            case Sampled(token=token, mu=mu):
+                sequence.tokens.append(token)
+                sequence.mu = mu
+                if sequence.driven:
+                    sequence.paused = True
+                    self._queue.leave(sequence)
+                elif token in sequence.stop_tokens:
+                    reason = FinishReason.STOP
+                elif len(sequence.tokens) == sequence.limit:
+                    reason = FinishReason.LENGTH
             case Failed():
-                reason: FinishReason | None = FinishReason.ERROR
+                reason = FinishReason.ERROR
             case Scored():
                 sequence.scored += len(outcome.scores) + (sequence.scored == 0)
-                reason = None
             case Pooled():
                 reason = FinishReason.STOP
-            case Sampled():
-                reason = self._append(sequence, outcome)
         if reason is not None:
             self._end(sequence)
         return reason
-
-    def _append(self, sequence: Sequence, sampled: Sampled) -> FinishReason | None:
-        """Append the token. Returns the finish reason if it is the last one, else None."""
-        sequence.tokens.append(sampled.token)
-        sequence.mu = sampled.mu
-        if sequence.driven:
-            sequence.paused = True
-            self._queue.leave(sequence)
-            return None
-        if sampled.token in sequence.stop_tokens:
-            return FinishReason.STOP
-        return FinishReason.LENGTH if sequence.total == sequence.limit else None
 
     def _end(self, sequence: Sequence) -> None:
         self._room.rate.observe_output(sequence.output_tokens)

@@ -178,7 +178,7 @@ class Sequence:
             [*self.tokens[start:end], *guesses],
             self.table.pages,
             sample=sample,
-            score=self._scoring(start, end) if self.scores else None,
+            score=None if self.prompt_logprobs is None else self._scoring(start, end),
             pool=self._pool(start, end) if self.pooling is not None else None,
             windows=self.table.windows,
             guesses=len(guesses),
@@ -194,7 +194,7 @@ class Sequence:
     def _scoring(self, start: int, end: int) -> Scoring | None:
         """The prompt tokens whose logprobs the positions [start, end) give; None if none."""
         first, until = max(1, self.scored), min(end + 1, self.prompt_tokens)
-        if until <= self.scored:
+        if until <= self.scored or not self.scores:
             return None
         assert self.prompt_logprobs is not None
         return Scoring(first - 1 - start, self.tokens[first:until], self.prompt_logprobs)

@@ -15,25 +15,22 @@ class Slots:
     Attributes:
         running: the sequences with slots, by priority, then by the step in which they got them.
             Sequences that have ended are among them until no step in flight carries them.
+        holders: the sequence that holds each slot; None if the slot is free. Only this class writes
+            to it. Other threads may read it.
         latest: salt and tokens of the sequence that got each slot last; None before the first.
     """
 
     def __init__(self, count: int) -> None:
         self.running: list[Sequence] = []
         self.latest: list[tuple[str | None, list[int]] | None] = [None] * count
-        self._holders: list[Sequence | None] = [None] * count
+        self.holders: list[Sequence | None] = [None] * count
         self._given = 0
         self._turns = 0
 
     @property
     def has_free(self) -> bool:
         """Whether a slot is free."""
-        return len(self.running) < len(self._holders)
-
-    @property
-    def holders(self) -> tuple[Sequence | None, ...]:
-        """The sequence that holds each slot; None if the slot is free."""
-        return tuple(self._holders)
+        return len(self.running) < len(self.holders)
 
     def give(self, sequence: Sequence) -> None:
         """Give a sequence the slot that it asks for, or the first free one if that is taken.
@@ -41,9 +38,9 @@ class Slots:
         It also gets a rank in the order, and the last turn.
         """
         wanted = sequence.wanted_slot
-        is_free = 0 <= wanted < len(self._holders) and self._holders[wanted] is None
-        sequence.slot = wanted if is_free else self._holders.index(None)
-        self._holders[sequence.slot] = sequence
+        is_free = 0 <= wanted < len(self.holders) and self.holders[wanted] is None
+        sequence.slot = wanted if is_free else self.holders.index(None)
+        self.holders[sequence.slot] = sequence
         self.latest[sequence.slot] = sequence.params.cache_salt, sequence.tokens
         self._given += 1
         sequence.rank = self._given
@@ -53,7 +50,7 @@ class Slots:
     def take_back(self, sequence: Sequence) -> None:
         """Take a sequence's slot."""
         self.running.remove(sequence)
-        self._holders[sequence.slot] = None
+        self.holders[sequence.slot] = None
         sequence.slot = -1
 
     def end_turn(self, sequence: Sequence) -> None:

@@ -94,9 +94,11 @@ class Speculator:
         asked: dict[int, Many[int]] = {}
         free: list[tuple[Sequence, Drafting]] = []
         for sequence in sequences:
-            most = min(self._most, rows, sequence.limit - sequence.total - 1)
-            guessing = self._guessing(sequence) if most > 0 else None
-            if guessing is None:
+            most = min(self._most, rows, sequence.limit - len(sequence.tokens) - 1)
+            if most <= 0:
+                continue
+            guessing = sequence.guessing or self._begin(sequence)
+            if not guessing.draftings:
                 continue
             self._look(guessing, sequence, most)
             if guessing.best is None:
@@ -113,7 +115,9 @@ class Speculator:
 
     def prepare(self, sequence: Sequence) -> bool:
         """Make the drafters of a sequence before it decodes. False if it gets no guesses."""
-        return not sequence.driven and self._guessing(sequence) is not None
+        if sequence.driven:
+            return False
+        return bool((sequence.guessing or self._begin(sequence)).draftings)
 
     def draft_length(
         self, name: str, sequences: list[Sequence], draft_seconds: float | None
@@ -160,10 +164,8 @@ class Speculator:
         self.drafted += computed
         self.accepted += accepted
 
-    def _guessing(self, sequence: Sequence) -> Guessing | None:
-        """The sequence's guessing, made at the first call; None if it wants no guesses."""
-        if sequence.guessing is not None:
-            return sequence.guessing if sequence.guessing.draftings else None
+    def _begin(self, sequence: Sequence) -> Guessing:
+        """Make the drafters of a sequence: none if it wants no guesses."""
         asked = sequence.params.speculation  # type: ignore[union-attr]  # only texts decode
         wanted = self._default if asked is None else not asked.off
         draftings = [
@@ -174,19 +176,19 @@ class Speculator:
         ]
         length = None if asked is None else asked.length
         sequence.guessing = Guessing(draftings, length)
-        return sequence.guessing if draftings else None
+        return sequence.guessing
 
     def _look(self, guessing: Guessing, sequence: Sequence, most: int) -> None:
         """Ask the drafters of a sequence, and choose the one whose next guess is the likeliest."""
         new = sequence.tokens[guessing.seen :]
-        guessing.seen = sequence.total
+        guessing.seen = len(sequence.tokens)
         guessing.best, likeliest = None, 0.0
         for drafting in guessing.draftings:
             drafting.drafter.append(new)
             drafting.guesses, drafting.grade = drafting.drafter.guess(most)
-            chance = next(drafting.likelihoods(), 0.0)
-            if chance > likeliest:
-                guessing.best, likeliest = drafting, chance
+            chances = drafting.likelihoods(len(drafting.guesses), drafting.grade)
+            if chances and chances[0] > likeliest:
+                guessing.best, likeliest = drafting, chances[0]
 
     def _that_pay(
         self, free: list[tuple[Sequence, Drafting]], decodes: int, already: int, rows: int
@@ -198,7 +200,10 @@ class Speculator:
         alone = self._pace.guess_seconds(decodes, already)
         if alone is None:
             return {}
-        likelihoods = {sequence.id: list(drafting.likelihoods()) for sequence, drafting in free}
+        likelihoods = {
+            sequence.id: drafting.likelihoods(len(drafting.guesses), drafting.grade)
+            for sequence, drafting in free
+        }
         # A guess is less likely than those before it, so the likeliest ones hold no gaps.
         chances = chain.from_iterable(
             ((likelihood, id) for likelihood in of_sequence)
@@ -232,5 +237,5 @@ def _chances(sequence: Sequence, name: str) -> list[float]:
     if sequence.guessing is not None:
         for drafting in sequence.guessing.draftings:
             if drafting.name == name:
-                return drafting.products(_MOST_DRAFTED)
+                return drafting.likelihoods(_MOST_DRAFTED)
     return [0.0] * _MOST_DRAFTED
