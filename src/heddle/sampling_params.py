@@ -426,24 +426,27 @@ class SamplingParams:
                 put(row.name, row.kind.take(value, row.name))
         if self.max_tokens == -1:  # llama.cpp and LM Studio write "no limit" so
             put("max_tokens", None)
-        check(
-            not any(word.isspace() for word in self.bad_words),
-            "bad_words",
-            self.bad_words,
-            "strings with at least one character that is not whitespace",
-        )
-        check(
-            self.max_tokens is None or self.min_tokens <= self.max_tokens,
-            "min_tokens",
-            self.min_tokens,
-            f"at most max_tokens ({self.max_tokens})",
-        )
-        check(
-            self.grammar is None or not self.min_tokens,
-            "min_tokens",
-            self.min_tokens,
-            "0 for a request with a grammar, because the grammar decides where the output may end",
-        )
+        if self.bad_words:
+            check(
+                not any(word.isspace() for word in self.bad_words),
+                "bad_words",
+                self.bad_words,
+                "strings with at least one character that is not whitespace",
+            )
+        if self.min_tokens:
+            check(
+                self.max_tokens is None or self.min_tokens <= self.max_tokens,
+                "min_tokens",
+                self.min_tokens,
+                f"at most max_tokens ({self.max_tokens})",
+            )
+            check(
+                self.grammar is None,
+                "min_tokens",
+                self.min_tokens,
+                "0 for a request with a grammar, because the grammar decides where the output may"
+                " end",
+            )
 
     @property
     def needs_known_output(self) -> bool:

@@ -148,19 +148,21 @@ class Engine(Closing):
 
         `rules`, `client` and `log_id` are those of all requests, as for :meth:`generate_many`.
         """
-        prepared = [
-            prepare(
+        prepared = []
+        for prompt, params, sink in requests:
+            request = prepare(
                 self.model,
                 next(self._ids),
-                *request,
+                prompt,
+                params,
+                sink,
                 engrams=self.engrams,
                 rules=rules,
                 log_id=log_id,
             )
-            for request in requests
-        ]
-        for request in prepared:
+            # At once: the next choice would copy a prompt that is too long once more.
             self._limit(request.sequence, client)
+            prepared.append(request)
         self._thread.accept(prepared)
         cancels = self._thread.cancels
         return [Ticket(request.sequence.id, cancels, request) for request in prepared]
@@ -180,7 +182,7 @@ class Engine(Closing):
             sequence.most_output = most
 
     def check_length(self, tokens: int, *, output: bool = True) -> None:
-        """Check that a prompt of `tokens` tokens fits, before the caller copies it for each choice.
+        """Check that a prompt of `tokens` tokens fits.
 
         `output` says whether the request generates tokens after the prompt.
 
@@ -279,7 +281,9 @@ class Engine(Closing):
             log_id: the caller's name for the requests. The engine's log lines about them have it.
         """
         loop = asyncio.get_running_loop()
-        mailbox = self._mailboxes.setdefault(loop, Mailbox(loop, self._thread.to_wake))
+        mailbox = self._mailboxes.get(loop)
+        if mailbox is None:
+            mailbox = self._mailboxes[loop] = Mailbox(loop, self._thread.to_wake)
         streams = AsyncStreams(len(requests), mailbox, backlog)
         streams.tickets = self.submit_many(
             (

@@ -51,7 +51,7 @@ class Gate:
     @contextmanager
     def accepting(self) -> Iterator[None]:
         """Hold the lock. If the engine accepts no more requests, raise the reason instead."""
-        if self.forked:  # first: the fork's copy of the lock may be locked
+        if self._pid != os.getpid():  # first: the fork's copy of the lock may be locked
             raise EngineClosedError(
                 "this process is a fork, and a fork has no engine thread. Load an engine in each"
                 " process, or spawn processes"

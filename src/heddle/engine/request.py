@@ -214,13 +214,14 @@ def prepare(
         params = replace(params, pooling=pooling)
         sequence = Sequence(request_id, params, tokens, len(tokens), frozenset(), NO_RULES)
         return Request(sequence, Detokenizer(tokenizer), sink, started, log_id)
-    check_tokens(model, list(params.logit_bias), "logit_bias")
+    if params.logit_bias:
+        check_tokens(model, list(params.logit_bias), "logit_bias")
     if params.seed is None:
         params = params.with_seed(random.getrandbits(63))
     endless = params.ignore_eos and params.grammar is None
-    stops = set(check_tokens(model, params.stop_token_ids, "stop_token_ids"))
-    if not endless:
-        stops |= tokenizer.eos_ids
+    stops = set() if endless else set(tokenizer.eos_ids)
+    if params.stop_token_ids:
+        stops |= set(check_tokens(model, params.stop_token_ids, "stop_token_ids"))
     rules = rules_of(model, params, engrams) if rules is None else rules
     sequence = Sequence(request_id, params, tokens, len(tokens), frozenset(stops), rules)
     shown = [_control_token(tokenizer, text) for text in params.shown_specials]
@@ -273,7 +274,14 @@ def check_tokens(model: LoadedModel, given: abc.Sequence[int], param: str) -> li
     Raises:
         InvalidRequestError: `given` holds no token ids, or one is not in the vocabulary.
     """
-    tokens = _token_ids(given, param)
+    if isinstance(given, (bytes, bytearray)):  # sequences of integers, but not token ids
+        raise InvalidRequestError(f"the {param} must be text or token ids, got bytes", param=param)
+    try:
+        tokens = list(map(operator.index, given))
+    except TypeError as error:
+        raise InvalidRequestError(
+            f"the {param} must be text or token ids: {error}", param=param
+        ) from error
     vocabulary = min(model.shape.vocabulary, model.tokenizer.vocabulary_size)
     if tokens and not (min(tokens) >= 0 and max(tokens) < vocabulary):
         wrong = next(token for token in tokens if not 0 <= token < vocabulary)
@@ -281,14 +289,3 @@ def check_tokens(model: LoadedModel, given: abc.Sequence[int], param: str) -> li
             f"{param} holds token id {wrong}, which is not in [0, {vocabulary})", param=param
         )
     return tokens
-
-
-def _token_ids(given: abc.Sequence[int], param: str) -> list[int]:
-    if isinstance(given, (bytes, bytearray)):  # sequences of integers, but not token ids
-        raise InvalidRequestError(f"the {param} must be text or token ids, got bytes", param=param)
-    try:
-        return list(map(operator.index, given))
-    except TypeError as error:
-        raise InvalidRequestError(
-            f"the {param} must be text or token ids: {error}", param=param
-        ) from error

@@ -41,6 +41,7 @@ class EngineThread:
         cancels: requests to end.
         to_wake: mailboxes with new deltas. Only this thread uses it.
         wake: wakes this thread.
+        check_length: raises ContextLengthError if a prompt is too long; see `Room.check_length`.
         when_ended: called by this thread when it has freed the model, for whatever reason it ends.
     """
 
@@ -52,6 +53,7 @@ class EngineThread:
         self._model, self._gate, self._lock = model, loop.gate, loop.gate.lock
         self.cancels, self.to_wake = loop.cancels, loop.delivery.to_wake
         self.wake = loop.wakeup.notify
+        self.check_length = loop.scheduler.check_length
         self.when_ended: Callable[[], None] | None = None
         # A daemon thread, so that a program can end without closing its engine.
         self._thread = threading.Thread(target=self._run, name="heddle-engine", daemon=True)
@@ -97,7 +99,8 @@ class EngineThread:
         with self._gate.accepting():
             sequences = [request.sequence for request in requests]
             for sequence in sequences:
-                self._loop.speculator.check(sequence)
+                if getattr(sequence.params, "speculation", None) is not None:
+                    self._loop.speculator.check(sequence)
             self._loop.admission.check(sequences)
             self._loop.scheduler.add(*sequences)
             self._loop.admission.begin(sequences)
@@ -113,10 +116,6 @@ class EngineThread:
             request.last_token_at = time.perf_counter()
             self._loop.scheduler.resume(request.sequence)
             self._loop.wakeup.notify()
-
-    def check_length(self, tokens: int, *, output: bool = True) -> None:
-        """Raise ContextLengthError if a prompt of `tokens` tokens is too long."""
-        self._loop.scheduler.check_length(tokens, output=output)
 
     def observe(self, observer: Observer) -> None:
         """Call `observer` from now on."""

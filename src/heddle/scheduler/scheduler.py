@@ -94,6 +94,7 @@ class Scheduler:
 
     Attributes:
         slots: the sequence that holds each slot; None if the slot is free. Any thread may read it.
+        check_length: see `Room.check_length`. Any thread may call it.
         prefixes: cached prefixes of the sequences in slots.
         computed_prompt_tokens: prompt tokens that steps have computed, including tokens that
             preemption dropped.
@@ -114,6 +115,7 @@ class Scheduler:
     ) -> None:
         assert not whole_prompts or batch_tokens >= context, "every sequence must fit in a step"
         self._room = Room(slots, queue, context, cache.pages * PAGE_TOKENS)
+        self.check_length = self._room.check_length
         self._cache = cache
         self._snapshot_every = cache.snapshot_tokens
         self._speculator = speculator
@@ -170,10 +172,6 @@ class Scheduler:
             self._live[sequence.id] = sequence
             self._queue.enter(sequence)
             self._queue.arrive(sequence)
-
-    def check_length(self, tokens: int, *, output: bool = True) -> None:
-        """See `Room.check_length`. Any thread may call this."""
-        self._room.check_length(tokens, output=output)
 
     def seconds_until(self, places: int) -> float:
         """Estimated time, in seconds, until `places` sequences have ended."""

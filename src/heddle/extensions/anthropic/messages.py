@@ -5,6 +5,7 @@ If the last message is the assistant's, the answer continues it.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -25,10 +26,9 @@ from heddle.extensions.anthropic.schemas import (
 )
 from heddle.extensions.anthropic.writer import MessageWriter
 from heddle.grammars import Grammar
-from heddle.server.generate.chat import chat_request, joined
+from heddle.server.generate.chat import Chat, compose, joined
 from heddle.server.generate.parameters import sampling_params
 from heddle.server.generate.reasoning import ReasoningFields
-from heddle.server.generate.request import GenerationRequest
 from heddle.server.generate.tools import Chosen, function_of, use_of
 from heddle.server.http.encoding import json_response
 from heddle.server.http.schema import takes
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from heddle.extensions.anthropic.schemas import AnyBlock, OutputConfig, Turn
     from heddle.server.generate.dispatch import Dispatcher
+    from heddle.server.generate.request import GenerationRequest
     from heddle.server.generate.service import Served, Service
     from heddle.server.generate.tools import ToolUse
     from heddle.server.generate.usage import Json
@@ -86,23 +87,15 @@ def from_messages(
         InvalidRequestError: a value cannot be served, the model has no chat template, its template
             refuses the messages, or the prompt is too long for the context.
     """
-    model = served.name
     params = sampling_params(body, served, grammar=_grammar(body.output_config))
-    use = _tool_use(body)
-    request, reading = chat_request(
-        served,
-        GenerationRequest(model, (), params, stream=bool(body.stream)),
-        use,
-        lambda: _template_arguments(body, use, served, scope),
-        open_schemas=body.open_schemas,
-    )
-    request = _reasoning(body).bound(request, reading, served, scope)
-    return request, MessageWriter(model, len(request.prompts[0]), reading)
+    chat = replace(_chat(body), sampling=params, open_schemas=body.open_schemas)
+    request, reading = compose(chat, served, scope, stream=bool(body.stream))
+    return request, MessageWriter(served.name, len(request.prompts[0]), reading)
 
 
 def _count(body: Conversation, served: Served, scope: Scope) -> int:
-    arguments = _template_arguments(body, _tool_use(body), served, scope)
-    return len(served.engine.model.chat_prompt(**arguments))
+    text = _chat(body).text(served, scope)
+    return len(served.engine.model.tokenizer.encode_chat(text))
 
 
 def _grammar(config: OutputConfig | None) -> Grammar | None:
@@ -141,11 +134,11 @@ def _tool_use(body: Conversation) -> ToolUse:
     return use_of(functions, chosen, parallel=parallel)
 
 
-def _template_arguments(body: Conversation, use: ToolUse, served: Served, scope: Scope) -> Json:
-    """Turn a body's messages and functions into keyword arguments of `LoadedModel.chat_text`.
+def _chat(body: Conversation) -> Chat:
+    """The chat of a body, with default sampling parameters.
 
     Raises:
-        InvalidRequestError: a block is in a message of the wrong role.
+        InvalidRequestError: a block is in a message of the wrong role; or see `_tool_use`.
     """
     messages = [
         message for place, turn in enumerate(body.messages) for message in _plain(turn, place)
@@ -153,13 +146,13 @@ def _template_arguments(body: Conversation, use: ToolUse, served: Served, scope:
     if body.system:
         messages.insert(0, {"role": "system", "content": _text(body.system)})
     continues = messages[-1]["role"] == "assistant" and "tool_calls" not in messages[-1]
-    return {
-        "messages": messages,
-        "tools": use.tools,
-        "variables": _reasoning(body).variables(served.engine, scope),
-        "continue_final_message": continues,
-        "add_generation_prompt": not continues,
-    }
+    return Chat(
+        messages,
+        tools=_tool_use(body),
+        reasoning=_reasoning(body),
+        continues=continues,
+        opens_answer=not continues,
+    )
 
 
 def _reasoning(body: Conversation) -> ReasoningFields:

@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response  # noqa: TC002  FastAPI reads annotations of routes
 
 from heddle.parameters import Api
-from heddle.server.generate.chat import functions_of, template_arguments
+from heddle.server.generate.chat import chat_of, functions_of
 from heddle.server.generate.chat_fields import Messages, Tools  # noqa: TC001  pydantic reads them
 from heddle.server.generate.tools import use_of
 from heddle.server.generate.vendor_fields.table import decided
@@ -60,5 +60,5 @@ def routes(service: Service) -> APIRouter:
 
 
 def _rendered(body: ApplyTemplateRequest, served: Served) -> Rendered:
-    arguments = template_arguments(body, use_of(functions_of(body.tools), body.tool_choice).tools)
-    return Rendered(prompt=served.engine.model.chat_text(**arguments))
+    chat = chat_of(body, tools=use_of(functions_of(body.tools), body.tool_choice))
+    return Rendered(prompt=chat.text(served, {}))

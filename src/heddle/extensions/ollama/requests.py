@@ -9,7 +9,7 @@ from heddle.errors import InvalidRequestError
 from heddle.extensions.ollama.fields import BESIDE, Options, note_context
 from heddle.extensions.ollama.writer import ChatWriter, Clock, GenerateWriter
 from heddle.grammars import Grammar
-from heddle.server.generate.chat import chat_request, joined_tokens
+from heddle.server.generate.chat import Chat, compose, joined_tokens
 from heddle.server.generate.parameters import one_value, parameters_of
 from heddle.server.generate.reasoning import ReasoningFields
 from heddle.server.generate.request import GenerationRequest
@@ -122,22 +122,16 @@ def _conversation(
     """The request for the next message after `context` and `messages`, and its reading."""
     last = messages[-1]
     continues = last["role"] == "assistant" and "tool_calls" not in last
-    params, reasoning = _sampling(body, served, scope), _reasoning(body.think)
-    request, reading = chat_request(
-        served,
-        GenerationRequest(served.name, (), params, stream=body.stream is not False),
+    chat = Chat(
+        messages,
+        _sampling(body, served, scope),
         use,
-        lambda: {
-            "messages": messages,
-            "tools": use.tools,
-            "variables": reasoning.variables(served.engine, scope),
-            "continue_final_message": continues,
-            "add_generation_prompt": not continues,
-        },
-        open_schemas=None,
+        _reasoning(body.think),
+        continues=continues,
+        opens_answer=not continues,
         before=context,
     )
-    return reasoning.bound(request, reading, served, scope), reading
+    return compose(chat, served, scope, stream=body.stream is not False)
 
 
 def _sampling(body: GenerationBody, served: Served, scope: Scope) -> SamplingParams:

@@ -15,7 +15,7 @@ from starlette.responses import Response  # noqa: TC002  FastAPI reads annotatio
 
 from heddle.errors import InvalidRequestError
 from heddle.parameters import Api
-from heddle.server.generate.chat import functions_of, template_arguments
+from heddle.server.generate.chat import chat_of, functions_of
 from heddle.server.generate.chat_fields import Messages, Tools  # noqa: TC001  pydantic reads them
 from heddle.server.generate.json_answer import JsonPartsResponse
 from heddle.server.generate.tools import use_of
@@ -204,9 +204,8 @@ def _token_ids(body: TokenizeRequest, served: Served) -> Sequence[int]:
                 " true with messages, because the chat template adds special tokens; leave it out",
                 param="add_special_tokens",
             )
-        return model.chat_prompt(
-            **template_arguments(body, use_of(functions_of(body.tools), None).tools)
-        )
+        chat = chat_of(body, tools=use_of(functions_of(body.tools), None))
+        return model.tokenizer.encode_chat(chat.text(served, {}))
     text = body.prompt if body.content is None else body.content
     assert text is not None
     if special is None:

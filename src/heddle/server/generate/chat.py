@@ -1,29 +1,36 @@
-"""Makes prompts from messages and functions with the model's chat template."""
+"""Composes the request of a conversation: its prompt, its grammar, the reading of its answers."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic_core import from_json
 
 from heddle.errors import InvalidRequestError
 from heddle.grammars import GrammarKind
+from heddle.sampling_params import SamplingParams
+from heddle.server.generate.reasoning import NO_WISH, ReasoningFields
+from heddle.server.generate.request import GenerationRequest
 from heddle.server.generate.tools import (
+    NO_TOOLS,
+    ToolUse,
     close_schemas,
     compile_candidates,
     constrain,
     function_of,
 )
+from heddle.text.parsing.reading import PLAIN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from starlette.types import Scope
 
     from heddle.grammars import Grammar
     from heddle.server.generate.chat_fields import ChatMessage, FunctionTool
-    from heddle.server.generate.request import GenerationRequest
     from heddle.server.generate.service import Served
-    from heddle.server.generate.tools import Function, ToolUse
+    from heddle.server.generate.tools import Function
     from heddle.text.parsing.reading import Reading
 
 Json = dict[str, Any]
@@ -47,12 +54,53 @@ class ChatFields(Protocol):
     def chat_template_kwargs(self) -> Mapping[str, Any] | None: ...
 
 
-def template_arguments(
-    body: ChatFields, tools: Sequence[Json] = (), variables: Mapping[str, Any] | None = None
-) -> Json:
-    """Turn a body's messages and functions into keyword arguments of `LoadedModel.chat_text`.
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """A conversation to answer, whichever API it came by. `compose` makes the request.
 
-    `variables` are further template variables. Variables in the body override them.
+    Attributes:
+        messages: in the form that chat templates expect: contents are strings, arguments of calls
+            are objects.
+        sampling: sampling parameters. Their grammar is the format of the answer's text.
+        tools: the functions that the answer may call.
+        reasoning: what the body says about reasoning.
+        variables: further variables of the template. They override those of `reasoning`.
+        continues: whether the answer continues the last message.
+        opens_answer: whether the prompt ends with the beginning of the answer.
+        open_schemas: the body's field `open_schemas`.
+        before: tokens of an earlier conversation, which this one continues.
+    """
+
+    messages: Sequence[Json]
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    tools: ToolUse = NO_TOOLS
+    reasoning: ReasoningFields = NO_WISH
+    variables: Mapping[str, Any] = field(default_factory=dict)
+    continues: bool = False
+    opens_answer: bool = True
+    open_schemas: bool | None = None
+    before: Sequence[int] = ()
+
+    def text(self, served: Served, scope: Scope) -> str:
+        """The text that the chat template of the model writes.
+
+        Raises:
+            InvalidRequestError: the model has no chat template, or it refuses the messages.
+        """
+        variables = self.variables
+        if self.reasoning is not NO_WISH:
+            variables = {**self.reasoning.variables(served.engine, scope), **variables}
+        return served.engine.model.chat_text(
+            self.messages,
+            tools=self.tools.tools if self.tools.functions else (),
+            variables=variables,
+            continue_final_message=self.continues,
+            add_generation_prompt=self.opens_answer,
+        )
+
+
+def chat_of(body: ChatFields, **more: Any) -> Chat:
+    """The chat of a body with messages in OpenAI's shape. `more` are further fields of the chat.
 
     Raises:
         InvalidRequestError: a message lacks a field of its role, or two fields exclude each other.
@@ -63,13 +111,52 @@ def template_arguments(
             "continue_final_message and add_generation_prompt exclude each other; send one of them",
             param="continue_final_message",
         )
-    return {
-        "messages": _rendered_messages(body.messages or ()),
-        "tools": tools,
-        "variables": {**(variables or {}), **template_variables(body.chat_template_kwargs)},
-        "continue_final_message": continues,
-        "add_generation_prompt": body.add_generation_prompt is not False and not continues,
-    }
+    if body.chat_template_kwargs:
+        more["variables"] = template_variables(body.chat_template_kwargs)
+    messages = [_plain(one, place) for place, one in enumerate(body.messages or ())]
+    opens = body.add_generation_prompt is not False and not continues
+    return Chat(messages, continues=continues, opens_answer=opens, **more)
+
+
+def compose(
+    chat: Chat, served: Served, scope: Scope, *, n: int = 1, stream: bool = False
+) -> tuple[GenerationRequest, Reading]:
+    """Make the request of a chat, and the reading of its answers.
+
+    Args:
+        chat: the conversation.
+        served: has the model and its chat template.
+        scope: the ASGI scope of the HTTP request. Its record gets fields without effect.
+        n: number of choices.
+        stream: whether the answer is a stream of events.
+
+    Raises:
+        InvalidRequestError: the model has no chat template, its template refuses the messages, or
+            two fields constrain the answer.
+        GrammarError: the request has too many functions or too large schemas.
+    """
+    params, use = chat.sampling, chat.tools
+    candidates: Sequence[Grammar] = ()
+    if use.functions or params.grammar is not None:
+        params, use = close_schemas(params, use, chat.open_schemas, served)
+        candidates = compile_candidates(use)
+    text = chat.text(served, scope)
+    model = served.engine.model
+    assert model.template is not None, "the template wrote the text"
+    dialect = model.template.dialect
+    if params.grammar is not None and params.grammar.kind is not GrammarKind.JSON_SCHEMA:
+        text = dialect.text_opened(text)  # the grammar allows neither marks nor reasoning
+    tokens = model.tokenizer.encode_chat(text)
+    if chat.before:
+        tokens = joined_tokens(chat.before, tokens, model.tokenizer.bos_id)
+    begun = chat.messages[-1]["content"] if chat.continues else ""
+    reading = dialect.reading(text, use.names if use.functions else (), begun)
+    if reading is not PLAIN or params.grammar is not None:
+        params = constrain(params, use, reading, served)
+    request = GenerationRequest(served.name, [tokens], params, n, stream, candidates)
+    if chat.reasoning is not NO_WISH:
+        request = chat.reasoning.bound(request, reading, served, scope)
+    return request, reading
 
 
 def template_variables(kwargs: Mapping[str, Any] | None) -> Mapping[str, Any]:
@@ -86,61 +173,6 @@ def template_variables(kwargs: Mapping[str, Any] | None) -> Mapping[str, Any]:
                 param="chat_template_kwargs",
             )
     return variables
-
-
-def chat_request(
-    served: Served,
-    request: GenerationRequest,
-    use: ToolUse,
-    arguments: Callable[[], Json],
-    *,
-    open_schemas: bool | None,
-    before: Sequence[int] = (),
-) -> tuple[GenerationRequest, Reading]:
-    """Add the prompt of a conversation and the grammar of its calls to `request`.
-
-    Returns the complete request, and the reading of its outputs.
-
-    Args:
-        served: has the model and its chat template.
-        request: a request without prompts.
-        use: the functions that the answer may call.
-        arguments: makes the keyword arguments of `LoadedModel.chat_text`.
-        open_schemas: the body's field `open_schemas`.
-        before: tokens of an earlier conversation, which this one continues.
-
-    Raises:
-        InvalidRequestError: the model has no chat template, its template refuses the messages, the
-            prompt is too long for the context, or two fields constrain the answer.
-        GrammarError: the request has too many functions or too large schemas.
-    """
-    params, use = close_schemas(request.params, use, open_schemas, served)
-    candidates = compile_candidates(use)
-    prompt, reading = _chat_prompt(served, arguments(), use, params.grammar, before)
-    params = constrain(params, use, reading, served)
-    request = replace(request, prompts=[prompt], params=params, compile_candidates=candidates)
-    return request, reading
-
-
-def _chat_prompt(
-    served: Served,
-    arguments: Json,
-    use: ToolUse,
-    grammar: Grammar | None,
-    before: Sequence[int],
-) -> tuple[list[int], Reading]:
-    engine = served.engine
-    model = engine.model
-    text = model.chat_text(**arguments)
-    assert model.template is not None, "the template wrote the text"
-    dialect = model.template.dialect
-    if grammar is not None and grammar.kind is not GrammarKind.JSON_SCHEMA:
-        text = dialect.text_opened(text)  # the grammar allows neither marks nor reasoning
-    continues = arguments["continue_final_message"]
-    begun = arguments["messages"][-1]["content"] if continues else ""
-    prompt = joined_tokens(before, model.tokenizer.encode_chat(text), model.tokenizer.bos_id)
-    engine.check_length(len(prompt))
-    return prompt, dialect.reading(text, use.names, begun)
 
 
 def joined_tokens(before: Sequence[int], tokens: list[int], bos: int | None) -> list[int]:
@@ -162,13 +194,9 @@ def functions_of(tools: Sequence[FunctionTool] | None) -> list[Function]:
     ]
 
 
-def _rendered_messages(messages: Sequence[ChatMessage]) -> list[Json]:
-    """The messages as chat templates expect them: content is a string, null fields are left out."""
-    return [_plain(message, f"messages[{place}]") for place, message in enumerate(messages)]
-
-
-def _plain(message: ChatMessage, path: str) -> Json:
-    calls = message.tool_calls or ()
+def _plain(message: ChatMessage, place: int) -> Json:
+    """A message as chat templates expect it: content is a string, null fields are left out."""
+    path, calls = f"messages[{place}]", message.tool_calls or ()
     if calls and message.role != "assistant":
         raise InvalidRequestError(
             f"{path}.tool_calls needs role to be 'assistant', got {message.role!r}",

@@ -14,7 +14,7 @@ from heddle.grammars import Grammar, GrammarKind
 from heddle.text.constrained.gbnf.syntax import is_gbnf
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from heddle.server.generate.fields import (
         GenerationFields,
@@ -35,7 +35,7 @@ def grammar_of(body: SamplingFields, form: Grammar | None) -> Grammar | None:
         InvalidRequestError: two fields have different grammars.
         GrammarError: the grammar is too long.
     """
-    grammars = [grammar for grammar in (form, *_guided_grammars(body)) if grammar is not None]
+    grammars = [*([] if form is None else [form]), *_guided_grammars(body)]
     for other in grammars[1:]:
         if replace(other, param=grammars[0].param) != grammars[0]:
             first, second = (one.param.partition(".")[0] for one in (grammars[0], other))
@@ -54,6 +54,8 @@ def generation_grammar(body: GenerationFields) -> Grammar | None:
             needless schema.
         GrammarError: the grammar is too long.
     """
+    if body.model_fields_set.isdisjoint(_CONSTRAINTS):
+        return None
     return grammar_of(body, _response_format(body.response_format))
 
 
@@ -111,22 +113,15 @@ def format_grammar(
     return Grammar.json_schema(_ANY_OBJECT, field) if kind != "text" else None
 
 
-def _guided_grammars(body: SamplingFields) -> list[Grammar | None]:
-    fields: list[tuple[str, Any, Callable[[Any, str], Grammar]]] = [
-        ("guided_json", body.guided_json, _of_schema),
-        ("guided_regex", body.guided_regex, Grammar.regex),
-        ("guided_choice", body.guided_choice, Grammar.choice),
-        ("guided_grammar", body.guided_grammar, _of_text),
-        ("json_schema", body.json_schema, _of_schema),
-        ("grammar", body.grammar or None, _of_text),
-        ("regex", body.regex, Grammar.regex),
-        ("ebnf", body.ebnf, Grammar.gbnf),
-    ]
+def _guided_grammars(body: SamplingFields) -> list[Grammar]:
+    """The grammars in the fields that hold nothing else. An empty `grammar` is none."""
     outputs = body.structured_outputs
-    return [
-        None if outputs is None else _structured(outputs),
-        *(None if value is None else make(value, name) for name, value, make in fields),
-    ]
+    found = [] if outputs is None else [_structured(outputs)]
+    for name, make in _FIELDS.items():
+        value = getattr(body, name)
+        if value is not None and (value or name != "grammar"):
+            found.append(make(value, name))
+    return found
 
 
 def _structured(outputs: StructuredOutputs) -> Grammar:
@@ -170,3 +165,18 @@ def _of_tag(tag: dict[str, object] | str, param: str) -> Grammar:
 def _of_text(text: str, param: str) -> Grammar:
     """A grammar in GBNF or Lark; its text shows which."""
     return Grammar.gbnf(text, param) if is_gbnf(text) else Grammar.lark(text, param)
+
+
+_FIELDS: Mapping[str, Callable[[Any, str], Grammar]] = {
+    "guided_json": _of_schema,
+    "guided_regex": Grammar.regex,
+    "guided_choice": Grammar.choice,
+    "guided_grammar": _of_text,
+    "json_schema": _of_schema,
+    "grammar": _of_text,
+    "regex": Grammar.regex,
+    "ebnf": Grammar.gbnf,
+}
+"""The fields that hold a grammar, each with the function that reads it."""
+_CONSTRAINTS = frozenset({"response_format", "structured_outputs", *_FIELDS})
+"""All fields that may hold a grammar."""

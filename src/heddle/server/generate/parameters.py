@@ -129,9 +129,13 @@ def parameters_of(body: SamplingSchema, tokenizer: Tokenizer) -> dict[str, Any]:
     """
     fields = {}
     for row, names in body.offered:
-        value = agreed(body, *names)
+        sent = [name for name in names if name in body.model_fields_set]
+        if not sent:
+            continue
+        value = getattr(body, sent[0]) if len(sent) == 1 else agreed(body, *sent)
         if value is not None:
-            fields[row.name] = _value(value, row.kind, row.name, tokenizer)
+            is_plain = isinstance(row.kind, Number)
+            fields[row.name] = value if is_plain else _value(value, row.kind, row.name, tokenizer)
     return fields
 
 

@@ -93,3 +93,7 @@ class ReasoningFields:
             record_of(scope).ignored.append(self.enabled_param)
         if self.effort not in (None, _OFF) and not dialect.asks_effort:
             record_of(scope).ignored.append(self.effort_param)
+
+
+NO_WISH = ReasoningFields()
+"""The fields of a body that says nothing about reasoning."""

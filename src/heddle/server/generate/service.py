@@ -147,6 +147,8 @@ class Service:
         Raises:
             ModelNotFoundError: it stands for no model.
         """
+        if name and name in self.registry and name not in self.config.alias:
+            return name
         for spelling in _spellings(name or ""):
             if not spelling or spelling in self.config.alias:
                 return self.registry.default

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from jinja2 import nodes, pass_context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from heddle.text.chat.budget import budget, check_length, new_budget
+from heddle.text.chat.budget import BUDGET, Budget, check_length
 from heddle.text.chat.sizes import check_call, check_filter, check_numbers, check_operation
 
 if TYPE_CHECKING:
@@ -71,8 +71,12 @@ class BoundedSandbox(ImmutableSandboxedEnvironment):
 
     def render(self, template: Template, variables: Mapping[str, Any]) -> str:
         """The text of `template`, which is of this environment. It gets a new budget."""
-        with new_budget():
+        # The budget is no variable of the template, so no template reaches it.
+        token = BUDGET.set(Budget())
+        try:
             return template.render(variables)
+        finally:
+            BUDGET.reset(token)
 
     @staticmethod
     def concat(parts: Iterable[str]) -> str:
@@ -83,29 +87,29 @@ class BoundedSandbox(ImmutableSandboxedEnvironment):
             check_length(length)
             kept.append(part)
         text = "".join(kept)
-        budget().made(text)
+        BUDGET.get().made(text)
         return text
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        budget().step()
+        BUDGET.get().step()
         check_operation(operator, left, right)
         result = super().call_binop(context, operator, left, right)
-        budget().made(result)
+        BUDGET.get().made(result)
         return result
 
     def call(self, context: Context, function: Any, /, *arguments: Any, **named: Any) -> Any:
-        arguments = tuple(map(budget().listed, arguments))
+        arguments = tuple(map(BUDGET.get().listed, arguments))
         check_call(function, arguments, named)
         if function is not _range:
             check_numbers((*arguments, *named.values()))
         result = super().call(context, function, *arguments, **named)
-        budget().made(result)
+        BUDGET.get().made(result)
         return result
 
 
 def _range(*arguments: int) -> range:
     """`range`. All calls of one rendering share its budget."""
-    return budget().range(*arguments)
+    return BUDGET.get().range(*arguments)
 
 
 def _filtered(expression: nodes.Expr, name: str) -> nodes.Filter:
@@ -136,13 +140,13 @@ def _replace_operations(parent: nodes.Node) -> None:
 def _shown(_context: Context, value: Any) -> Any:
     """A value that becomes part of the output."""
     if not isinstance(value, str):
-        budget().weigh(value)
+        BUDGET.get().weigh(value)
     return value
 
 
 @pass_context
 def _counted(_context: Context, items: Iterable[Any]) -> Any:
-    limits = budget()
+    limits = BUDGET.get()
 
     def counted() -> Iterator[Any]:
         for item in items:
@@ -154,7 +158,7 @@ def _counted(_context: Context, items: Iterable[Any]) -> Any:
 
 @pass_context
 def _compared(_context: Context, value: Any) -> Any:
-    limits = budget()
+    limits = BUDGET.get()
     if isinstance(value, (str, list, tuple, dict)):
         limits.weigh(value)
     else:
@@ -164,13 +168,13 @@ def _compared(_context: Context, value: Any) -> Any:
 
 @pass_context
 def _made(_context: Context, value: Any) -> Any:
-    budget().made(value)
+    BUDGET.get().made(value)
     return value
 
 
 @pass_context
 def _joined(_context: Context, parts: list[Any]) -> str:
-    limits = budget()
+    limits = BUDGET.get()
     limits.step()
     check_length(sum(map(limits.weigh, parts)))
     text = "".join(map(str, parts))
@@ -184,7 +188,7 @@ def _checked(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
     @pass_context
     def checked(context: Context, subject: Any, *arguments: Any, **named: Any) -> Any:
-        budget().check()
+        BUDGET.get().check()
         check_numbers((*arguments, *named.values()))
         subject = check_filter(name, subject, arguments, named)
         if passed is None:
@@ -193,7 +197,7 @@ def _checked(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
             environment, evaluation = context.environment, context.eval_ctx
             first = {"context": context, "eval_context": evaluation, "environment": environment}
             result = function(first[passed.name], subject, *arguments, **named)
-        budget().made(result)
+        BUDGET.get().made(result)
         return result
 
     return checked
@@ -204,7 +208,7 @@ def _checked_test(test: Callable[..., bool]) -> Callable[..., bool]:
 
     @pass_context
     def checked(_context: Context, value: Any, *arguments: Any) -> bool:
-        limits = budget()
+        limits = BUDGET.get()
         for one in (value, *arguments):
             if isinstance(one, str) or (arguments and isinstance(one, (list, tuple, dict))):
                 limits.weigh(one)

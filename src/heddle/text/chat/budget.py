@@ -7,7 +7,6 @@ the processor time between steps, and it bounds the size of what one step in C m
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
 from contextvars import ContextVar
 from time import thread_time
 from typing import Any
@@ -152,19 +151,5 @@ def check_length(length: int) -> None:
         )
 
 
-_current: ContextVar[Budget] = ContextVar("_current")
-
-
-def budget() -> Budget:
-    """The budget of the rendering that runs in this thread."""
-    return _current.get()
-
-
-@contextmanager
-def new_budget() -> Iterator[Budget]:
-    """Give a rendering its budget. It is no variable of the template, so no template reaches it."""
-    token = _current.set(Budget())
-    try:
-        yield _current.get()
-    finally:
-        _current.reset(token)
+BUDGET: ContextVar[Budget] = ContextVar("BUDGET")
+"""The budget of the rendering that runs in this thread."""

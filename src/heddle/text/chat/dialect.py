@@ -19,7 +19,7 @@ from heddle.text.chat.harmony import (
 )
 from heddle.text.chat.tool_prompt import written_out
 from heddle.text.parsing.answer_reader import Marks
-from heddle.text.parsing.reading import Reading
+from heddle.text.parsing.reading import PLAIN, Reading
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -90,7 +90,8 @@ class Dialect:
             for message in messages
         ]
         if not self.knows_tools:
-            return written_out(messages, tools), None
+            calls = any("tool_calls" in one or one["role"] == "tool" for one in messages)
+            return written_out(messages, tools) if tools or calls else messages, None
         return self.form.history(messages), tools or None
 
     def reading(self, prompt: str, names: Collection[str] = (), begun: str = "") -> Reading:
@@ -113,6 +114,8 @@ class Dialect:
             reasons = in_prompt or begun.rfind(opening) > begun.rfind(closing)
         closed = self.marks is not None and prompt.rstrip().endswith(self.marks.closing)
         marks = None if closed else self.marks
+        if marks is None and not names:
+            return PLAIN
         return Reading(self.form if names else None, frozenset(names), marks, reasons)
 
     def text_opened(self, prompt: str) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from jinja2 import TemplateError
 
-from heddle.text.chat.budget import budget, check_length
+from heddle.text.chat.budget import BUDGET, check_length
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -70,7 +70,7 @@ def check_operation(operator: str, left: Any, right: Any) -> None:
     """Refuse an operator whose result would be large."""
     if operator == "%" and isinstance(left, str):
         fields = 1 if isinstance(right, tuple) else left.count("%")
-        _check_format(left, fields * budget().weigh(right))
+        _check_format(left, fields * BUDGET.get().weigh(right))
     if operator == "+" and isinstance(left, Sized) and isinstance(right, Sized):
         check_length(len(left) + len(right))
     if operator == "*":
@@ -87,7 +87,7 @@ def check_operation(operator: str, left: Any, right: Any) -> None:
 def check_call(function: Any, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> None:
     """Refuse methods that templates do not need, and calls whose results would be large."""
     for one in arguments:
-        budget().step(64 * len(one) if isinstance(one, (str, list, tuple)) else 0)
+        BUDGET.get().step(64 * len(one) if isinstance(one, (str, list, tuple)) else 0)
     method = getattr(function, "__wrapped__", function)  # the sandbox wraps `str.format`
     owner, name = getattr(method, "__self__", None), getattr(method, "__name__", "")
     if isinstance(owner, _CLOSED_TYPES):
@@ -95,11 +95,11 @@ def check_call(function: Any, arguments: tuple[Any, ...], named: Mapping[str, An
         if name not in _METHODS.get(kind, ()):
             raise TemplateError(f"it calls {kind.__name__}.{name}, which templates may not call")
     if isinstance(owner, str):
-        budget().step(len(owner))
+        BUDGET.get().step(len(owner))
         _check_text(name, owner, arguments, named)
     elif name in ("changed", "count", "index"):  # they compare
         for one in (owner, *arguments):
-            budget().weigh(one if isinstance(one, (str, list, tuple, dict)) else "")
+            BUDGET.get().weigh(one if isinstance(one, (str, list, tuple, dict)) else "")
 
 
 def check_filter(
@@ -107,8 +107,8 @@ def check_filter(
 ) -> Any:
     """Refuse a filter whose result would be large. Returns what the filter should get."""
     if name in _READING_FILTERS:
-        subject = budget().listed(subject)
-        size = budget().weigh(subject)
+        subject = BUDGET.get().listed(subject)
+        size = BUDGET.get().weigh(subject)
         if name in _TEXT_FILTERS and not isinstance(subject, str):
             subject = str(subject)
         if name == "join":
@@ -118,7 +118,7 @@ def check_filter(
         if name == "sum" and not isinstance(start, (int, float)):
             raise TemplateError("it adds other things than numbers")
     if isinstance(subject, str):
-        budget().step(len(subject))
+        BUDGET.get().step(len(subject))
         if name in _SLOW_FILTERS and len(subject) > _MOST_SLOW:
             raise TemplateError(f"it passes more than {_MOST_SLOW:,} characters to {name}")
         _check_text(name, subject, arguments, named)
@@ -130,7 +130,7 @@ def _check_text(name: str, text: str, arguments: tuple[Any, ...], named: Mapping
     given = (*arguments, *named.values())
     if name in ("format", "format_map"):
         fields = text.count("{") + text.count("%")
-        _check_format(text, fields * sum(map(budget().weigh, given)))
+        _check_format(text, fields * sum(map(BUDGET.get().weigh, given)))
         if any("{" in (spec or "") for *_, spec, _ in _fields(text)):
             raise TemplateError("it formats with a width that is an argument")
     if name == "replace":
@@ -139,7 +139,7 @@ def _check_text(name: str, text: str, arguments: tuple[Any, ...], named: Mapping
         check_length(len(text) + text.count(str(old)) * len(str(new)))
     if name == "join":
         for one in arguments[:1]:
-            check_length(budget().weigh(one) + len(text) * len(one))
+            check_length(BUDGET.get().weigh(one) + len(text) * len(one))
     if name in ("split", "rsplit", "splitlines", "list"):
         separator = given[0] if given and isinstance(given[0], str) else None
         shortest = 2 if name in ("split", "rsplit") else 1  # a piece and the space after it

@@ -83,6 +83,7 @@ class ChatTemplate:
                 field="tokenizer.chat_template",
             ) from error
         self._environment = environment
+        self._dates = {name: format for name, format in _DATES.items() if name in read}
         self.source = source
         self.dialect = Dialect.of(source, read)
         self._defaults = {
@@ -115,7 +116,7 @@ class ChatTemplate:
         Raises:
             InvalidRequestError: the template refuses these messages, or fails on them.
         """
-        dates = {name: _strftime_now(format) for name, format in _DATES.items()}
+        dates = {name: _strftime_now(format) for name, format in self._dates.items()}
         names = dates | self._defaults | variables
         names |= {
             "messages": messages,

@@ -13,14 +13,10 @@ from heddle.server.api.openai.completion_writers import (
 )
 from heddle.server.api.openai.logprobs import Echo
 from heddle.server.api.openai.schemas import THINKING_BUDGETS
-from heddle.server.generate.chat import (
-    chat_request,
-    functions_of,
-    template_arguments,
-)
+from heddle.server.generate.chat import chat_of, compose, functions_of
 from heddle.server.generate.constraints import generation_grammar
-from heddle.server.generate.parameters import one_value, parameters_of, sampling_params
-from heddle.server.generate.reasoning import ReasoningFields
+from heddle.server.generate.parameters import one_value, parameters_of
+from heddle.server.generate.reasoning import NO_WISH, ReasoningFields
 from heddle.server.generate.request import GenerationRequest, prompts_of
 from heddle.server.generate.tools import NO_TOOLS, ToolUse, close_schemas, use_of
 from heddle.server.http.record import record_of
@@ -41,6 +37,10 @@ DEFAULT_COMPLETION_TOKENS = 16
 chat, but seldom the continuation of plain text."""
 
 
+_OF_REASONING = frozenset({"reasoning_effort", "thinking", *THINKING_BUDGETS})
+"""The fields that :func:`_reasoning` reads."""
+
+
 def from_chat(
     body: ChatRequest, served: Served, scope: Scope
 ) -> tuple[GenerationRequest, ChatWriter]:
@@ -50,32 +50,30 @@ def from_chat(
         InvalidRequestError: a value cannot be served, the model has no chat template, its template
             refuses the messages, or the prompt is too long for the context.
     """
-    model = served.name
-    params, n = chat_params(body, served), body.n or 1
-    usage, counts = _usage_wanted(body, scope)
-    served.check_choices(1, n)
-    use = _tool_use(body)
-    reasoning = _reasoning(body)
-    variables = reasoning.variables(served.engine, scope)
-    request, reading = chat_request(
-        served,
-        GenerationRequest(model, (), params, n, bool(body.stream)),
-        use,
-        lambda: template_arguments(body, use.tools, variables),
+    n = body.n or 1
+    usage, counts = _usage_wanted(body, scope) if body.stream_options else (False, False)
+    if n > 1:
+        served.check_choices(1, n)
+    chat = chat_of(
+        body,
+        sampling=chat_params(body, served),
+        tools=_tool_use(body) if body.tools or body.tool_choice else NO_TOOLS,
+        reasoning=NO_WISH if body.model_fields_set.isdisjoint(_OF_REASONING) else _reasoning(body),
         open_schemas=body.open_schemas,
     )
-    request = reasoning.bound(request, reading, served, scope)
+    request, reading = compose(chat, served, scope, n=n, stream=bool(body.stream))
+    verbose = served.config.log_level == "debug" if body.verbose is None else body.verbose
     options = AnswerOptions(
         usage,
         _prompt_tokens(request) if counts else (),
         bool(body.return_progress),
-        params.logprobs,
+        chat.sampling.logprobs,
         body.prompt_logprobs,
         reading=reading,
         fingerprint=served.fingerprint,
-        verbose=_verbose(body, served, request.prompts[0]),
+        verbose=_verbose(served, request.prompts[0]) if verbose else None,
     )
-    return request, ChatWriter(model, served.engine.model.tokenizer, options)
+    return request, ChatWriter(served.name, served.engine.model.tokenizer, options)
 
 
 def from_completion(
@@ -88,7 +86,8 @@ def from_completion(
     """
     model = served.name
     params, _ = close_schemas(completion_params(body, served), NO_TOOLS, body.open_schemas, served)
-    (usage, counts), n = _usage_wanted(body, scope), body.n or 1
+    n = body.n or 1
+    usage, counts = _usage_wanted(body, scope) if body.stream_options else (False, False)
     texts, of = prompts_of(body.prompt), body.best_of or n
     served.check_choices(len(texts), of)
     tokenizer = served.engine.model.tokenizer
@@ -99,8 +98,6 @@ def from_completion(
         prompts = [tokenizer.encode_fill_in(text, body.suffix) for text in texts]
     else:
         prompts = [tokenizer.encode(text) if isinstance(text, str) else text for text in texts]
-    for prompt in prompts:
-        served.engine.check_length(len(prompt), output=params.max_tokens != 0)
     request = GenerationRequest(model, prompts, params, of, bool(body.stream))
     options = AnswerOptions(
         usage,
@@ -115,13 +112,9 @@ def from_completion(
     return request, CompletionWriter(model, tokenizer, options, of)
 
 
-def _verbose(body: ChatRequest, served: Served, prompt: Sequence[int]) -> dict[str, object] | None:
-    """llama.cpp's `__verbose`: what the chat template wrote. None if the request wants none."""
-    wanted = body.verbose
-    if wanted is None:
-        wanted = served.config.log_level == "debug"
-    text = served.engine.model.tokenizer.decode
-    return {"prompt": text(prompt, skip_special=False)} if wanted else None
+def _verbose(served: Served, prompt: Sequence[int]) -> dict[str, object]:
+    """llama.cpp's `__verbose`: what the chat template wrote."""
+    return {"prompt": served.engine.model.tokenizer.decode(prompt, skip_special=False)}
 
 
 def _tool_use(body: ChatRequest) -> ToolUse:
@@ -174,8 +167,7 @@ def _usage_wanted(body: GenerationFields, scope: Scope) -> tuple[bool, bool]:
     As in vLLM, chunks have token counts only if the stream also ends with them.
     """
     options = body.stream_options
-    if options is None:
-        return False, False
+    assert options is not None, "the caller has looked"
     if not body.stream:
         raise InvalidRequestError(
             f"stream_options needs stream to be true, got {body.stream!r}", param="stream_options"
@@ -201,10 +193,10 @@ def chat_params(body: ChatRequest, served: Served) -> SamplingParams:
         raise InvalidRequestError(
             f"top_logprobs needs logprobs to be true, got {body.logprobs!r}", param="top_logprobs"
         )
-    _refuse_in_stream(body, body.prompt_logprobs, "prompt_logprobs")
-    return sampling_params(
-        body,
-        served,
+    if body.prompt_logprobs is not None:
+        _refuse_in_stream(body, body.prompt_logprobs, "prompt_logprobs")
+    return served.sampling_params(
+        **parameters_of(body, served.engine.model.tokenizer),
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         prompt_logprobs=body.prompt_logprobs,
         grammar=generation_grammar(body),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from heddle.server.api.openai.response_schemas import CallItem, CallOutputItem, MessageItem
-from heddle.server.generate.chat import call_for_template, joined, template_variables
+from heddle.server.generate.chat import call_for_template, joined
 from heddle.server.generate.tools import function_of, use_of
 
 if TYPE_CHECKING:
@@ -16,23 +16,6 @@ if TYPE_CHECKING:
     from heddle.server.generate.tools import ToolUse
 
 Json = dict[str, Any]
-
-
-def template_arguments(body: ResponsesRequest, use: ToolUse, variables: Json) -> Json:
-    """Turn a body's items and functions into keyword arguments of `LoadedModel.chat_text`.
-
-    `variables` are further template variables. Variables in the body override them.
-
-    Raises:
-        InvalidRequestError: the body sets a template variable that the server sets itself.
-    """
-    return {
-        "messages": _messages(body),
-        "tools": use.tools,
-        "variables": {**variables, **template_variables(body.chat_template_kwargs)},
-        "continue_final_message": False,
-        "add_generation_prompt": True,
-    }
 
 
 def tool_use(body: ResponsesRequest) -> ToolUse:
@@ -50,7 +33,8 @@ def tool_use(body: ResponsesRequest) -> ToolUse:
     return use_of(functions, chosen, parallel=parallel)
 
 
-def _messages(body: ResponsesRequest) -> list[Json]:
+def messages_of(body: ResponsesRequest) -> list[Json]:
+    """The messages of a body's items."""
     messages: list[Json] = []
     if body.instructions:
         messages.append({"role": "system", "content": body.instructions})

@@ -9,18 +9,16 @@ from starlette.responses import Response  # noqa: TC002  FastAPI reads annotatio
 
 from heddle.errors import InvalidRequestError
 from heddle.server.api.openai.completion_writers import AnswerOptions
-from heddle.server.api.openai.response_messages import template_arguments, tool_use
+from heddle.server.api.openai.response_messages import messages_of, tool_use
 from heddle.server.api.openai.response_schemas import LOGPROBS, ResponsesRequest
 from heddle.server.api.openai.response_writer import ResponseWriter
 from heddle.server.api.openai.token_counts import add_count
-from heddle.server.generate.chat import chat_request
+from heddle.server.generate.chat import Chat, compose, template_variables
 from heddle.server.generate.constraints import format_grammar, grammar_of
 from heddle.server.generate.parameters import sampling_params
-from heddle.server.generate.reasoning import ReasoningFields
-from heddle.server.generate.request import GenerationRequest
+from heddle.server.generate.reasoning import NO_WISH, ReasoningFields
 from heddle.server.http.encoding import encode
 from heddle.server.http.schema import takes
-from heddle.text.chat.dialect import EFFORT
 
 if TYPE_CHECKING:
     from starlette.types import Scope
@@ -29,6 +27,7 @@ if TYPE_CHECKING:
     from heddle.sampling_params import SamplingParams
     from heddle.server.api.openai.response_schemas import FunctionTool
     from heddle.server.generate.dispatch import Dispatcher
+    from heddle.server.generate.request import GenerationRequest
     from heddle.server.generate.service import Served, Service
     from heddle.server.generate.usage import Json
 
@@ -55,22 +54,22 @@ def from_responses(
         InvalidRequestError: a value cannot be served, the model has no chat template, its template
             refuses the messages, or the prompt is too long for the context.
     """
-    model, params = served.name, _params(body, served)
-    use = tool_use(body)
+    params = _params(body, served)
     effort = body.reasoning.effort if body.reasoning else None
-    reasoning = ReasoningFields(effort, "reasoning.effort")
-    variables = reasoning.variables(served.engine, scope)
-    request, reading = chat_request(
-        served,
-        GenerationRequest(model, (), params, stream=bool(body.stream)),
-        use,
-        lambda: template_arguments(body, use, variables),
+    chat = Chat(
+        messages_of(body),
+        params,
+        tool_use(body),
+        NO_WISH if effort is None else ReasoningFields(effort, "reasoning.effort"),
+        template_variables(body.chat_template_kwargs),
         open_schemas=body.open_schemas,
     )
-    request = reasoning.bound(request, reading, served, scope)
+    request, reading = compose(chat, served, scope, stream=bool(body.stream))
     options = AnswerOptions(logprobs=params.logprobs, reading=reading)
-    repeated = _repeated(body, params, effort if EFFORT in variables else None)
-    return request, ResponseWriter(model, served.engine.model.tokenizer, repeated, options)
+    template = served.engine.model.template
+    asks_effort = template is not None and template.dialect.asks_effort
+    repeated = _repeated(body, params, effort if asks_effort else None)
+    return request, ResponseWriter(served.name, served.engine.model.tokenizer, repeated, options)
 
 
 def _params(body: ResponsesRequest, served: Served) -> SamplingParams:
