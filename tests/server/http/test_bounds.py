@@ -15,9 +15,10 @@ import pytest
 from pydantic import ValidationError
 
 from heddle.config import ServerConfig
+from heddle.engine import engine
+from heddle.engine.request import prepare
 from heddle.errors import BodyTimeoutError, BodyTooLargeError, InvalidRequestError, OutOfMemoryError
 from heddle.server.api.openai.schemas import ChatRequest, CompletionRequest
-from heddle.server.generate.request import GenerationRequest
 from heddle.server.http import body
 from heddle.server.http.body import Bodies, _check_parts
 from heddle.server.http.connection import ClientGoneError
@@ -390,16 +391,20 @@ def test_a_conversation_of_very_many_messages_is_refused_by_their_number(shared:
         assert "at most 8192 items" in error["message"]
 
 
-def test_a_prompt_that_is_too_long_is_refused_before_it_is_copied(
+def test_a_prompt_that_is_too_long_is_copied_for_one_choice_only(
     shared: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def choices(_: object) -> None:
-        raise AssertionError("choices were made")
+    prepared = []
 
-    monkeypatch.setattr(GenerationRequest, "choices", choices)
+    def counted(*arguments: Any, **named: Any) -> Any:
+        prepared.append(arguments)
+        return prepare(*arguments, **named)
+
+    monkeypatch.setattr(engine, "prepare", counted)
     for prompt in ([1] * 600, "a" * 600):
-        response = shared.post("/v1/completions", {"prompt": prompt, "n": 20})
+        response = shared.post("/v1/completions", {"prompt": prompt, "n": 10})
         assert response.json()["error"]["code"] == "context_length_exceeded"
+    assert len(prepared) == 2
 
 
 def test_of_very_many_faults_the_number_is_told(shared: Running) -> None:

@@ -147,14 +147,13 @@ class Service:
         Raises:
             ModelNotFoundError: it stands for no model.
         """
-        if name and name in self.registry and name not in self.config.alias:
-            return name
-        for spelling in _spellings(name or ""):
-            if not spelling or spelling in self.config.alias:
+        if not name:
+            return self.registry.default
+        for spelling in _spellings(name):
+            if spelling in self.config.alias:
                 return self.registry.default
             if spelling in self.registry:
                 return spelling
-        assert name is not None, "the default has been found"
         if self.config.any_model and len(name) <= MAX_MODEL_NAME:
             return self.registry.default
         known = ", ".join(map(repr, self.names)) or "none"

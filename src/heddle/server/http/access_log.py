@@ -17,7 +17,7 @@ STARTS = "heddle.requests.start"
 ENDS = "heddle.requests.end"
 """Name of the logger of the last lines."""
 
-_starts, _ends = logging.getLogger(STARTS), logging.getLogger(ENDS)
+starts, _ends = logging.getLogger(STARTS), logging.getLogger(ENDS)
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 _MOST_CHARACTERS = 500
 """Most characters of a path or an error in a line, because clients choose them."""
@@ -26,7 +26,7 @@ _MOST_CHARACTERS = 500
 def log_start(record: RequestRecord) -> None:
     """Log the first line of a request."""
     level = logging.DEBUG if record.method in _READING else logging.INFO
-    if not _starts.isEnabledFor(level):
+    if not starts.isEnabledFor(level):
         return
     fields = {
         "event": "request_start",
@@ -36,7 +36,7 @@ def log_start(record: RequestRecord) -> None:
         "client": record.address,
     }
     line = f"{record.request_id} {record.method} {_escaped(record.path)} from {record.address}"
-    _starts.log(level, "%s", line, extra={"fields": fields})
+    starts.log(level, "%s", line, extra={"fields": fields})
 
 
 def log_end(record: RequestRecord) -> None:

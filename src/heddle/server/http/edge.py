@@ -17,7 +17,7 @@ from starlette.requests import Request
 
 from heddle.errors import AuthenticationError, EngineClosedError, HeddleError
 from heddle.server.http.access import OPEN_PATHS
-from heddle.server.http.access_log import log_end, log_start
+from heddle.server.http.access_log import log_end, log_start, starts
 from heddle.server.http.cors import Cors
 from heddle.server.http.errors import error_response, refuse, stopping
 from heddle.server.http.hints import HEADER
@@ -80,7 +80,8 @@ class Edge:
             await self._app(scope, receive, send)
             return
         record = RequestRecord.of(scope, send)
-        log_start(record)
+        if starts.isEnabledFor(logging.INFO):
+            log_start(record)
         path = scope["path"]
         if path not in self._spellings.paths:
             path = self._spellings.declared(path)

@@ -113,6 +113,8 @@ class _CompletionsWriter(AnswerWriter):
         self._chunk_frame = {**self._frame, "object": self.chunk_object}
         self.shows_progress = options.progress
         self._sent: Counter[int] = Counter()  # tokens of each choice of a stream
+        self._called: set[int] = set()  # choices that have calls
+        self._reasoning_tokens = 0
 
     def json(self, outputs: Sequence[Output], totals: Json) -> list[bytes]:
         """Encode choices one by one, because their objects take six times the memory."""
@@ -189,11 +191,6 @@ class ChatWriter(_CompletionsWriter):
     prefix = "chatcmpl-"
     json_object = "chat.completion"
     chunk_object = "chat.completion.chunk"
-
-    def __init__(self, model: str, spelling: TokenSpelling, options: AnswerOptions) -> None:
-        super().__init__(model, spelling, options)
-        self._called: set[int] = set()  # choices that have calls
-        self._reasoning_tokens = 0
 
     def json(self, outputs: Sequence[Output], totals: Json) -> list[bytes]:
         return super().json(outputs, totals | self._prompt_logprobs_field(outputs[0]))
