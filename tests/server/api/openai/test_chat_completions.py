@@ -79,6 +79,9 @@ def test_the_tokens_of_a_prompt_are_counted(shared: Running) -> None:
     for path in ("/v1/chat/completions/input_tokens", "/chat/completions/input_tokens"):
         counted = shared.post(path, body).json()
         assert counted == {"object": "response.input_tokens", "input_tokens": len(PROMPT)}
+    long = {"messages": [{"role": "user", "content": "a" * 5000}]}
+    counted = shared.post("/v1/chat/completions/input_tokens", long).json()
+    assert counted["input_tokens"] > 5000 > shared.engine.context, "more than the context holds"
     refused = shared.post("/v1/chat/completions/input_tokens", body | {"foo": 1})
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "foo")
 
