@@ -267,6 +267,16 @@ void Candidates::add(const std::vector<std::pair<int, float>>& biases) {
     if (!biases.empty()) find_peak();
 }
 
+void Candidates::add(const std::vector<float>& bias) {
+    const int count = std::min(static_cast<int>(bias.size()), vocabulary_);
+    for (int token = 0; token < count; ++token) {
+        if (bias[token] == 0.0f || !has(token)) continue;
+        const float sum = logits_[token] + bias[token];
+        put(token, bias[token] == -INFINITY ? sum : std::clamp(sum, -FLT_MAX, FLT_MAX));
+    }
+    if (count > 0) find_peak();
+}
+
 void Candidates::exclude(int token) {
     if (token >= vocabulary_ || logits_[token] == -INFINITY) return;
     put(token, -INFINITY);

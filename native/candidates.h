@@ -70,6 +70,8 @@ class Candidates {
     void edit(const Map& by_token, F f);
     // Adds to the logits of tokens, each of which is given once. Call before the first cut.
     void add(const std::vector<std::pair<int, float>>& biases);
+    // Adds bias[t] to the logit of each token t below its size; -inf excludes a token.
+    void add(const std::vector<float>& bias);
     void exclude(int token);                       // before the first cut
     void exclude(const std::vector<int>& tokens);  // also fast for most of a vocabulary
     // Excludes all tokens t whose bit t % 8 of mask[t / 8] is 0. Call right after `reset`.

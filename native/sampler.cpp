@@ -76,12 +76,11 @@ Pick Sampler::pick(const Kernels& kernels, float* logits, int vocabulary, int gu
     Pick result;
     if (!candidates_.reset(kernels, logits, vocabulary)) return result;
     if (reports_raw()) report(result);
-    if (!masks_.empty() && !masks_[guesses].empty()) {
-        const Mask& mask = masks_[guesses];
-        candidates_.allow_only(mask.data(), mask.size());
-    }
+    const Edit* edit = edits_.empty() ? nullptr : &edits_[guesses];
+    if (edit && !edit->mask.empty()) candidates_.allow_only(edit->mask.data(), edit->mask.size());
     candidates_.edit(params_.bias, [](float logit, float bias) { return logit + bias; });
     if (engram_.is_on()) candidates_.add(engram_.after(state_.history.tokens()));
+    if (edit) candidates_.add(edit->bias);
     forbid();
     if (!std::isfinite(candidates_.peak())) {
         result.token = kNothingLeft;

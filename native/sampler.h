@@ -1,7 +1,6 @@
 // One request's sampler: from a row of logits to a token.
 //
-// The sampler excludes tokens that a grammar's mask or a rule forbids, and adds the
-// biases. Then a
+// The sampler excludes tokens that a grammar's mask or a rule forbids, and adds the biases. Then a
 // chain of stages removes candidates, and one counter-based random number chooses among the rest.
 // The definition is src/heddle/extensions/reference/sampler.py; this is its fast version. State
 // belongs to the slot's sequence alone.
@@ -31,15 +30,19 @@ class Sampler {
     void observe_prompt(const int32_t* tokens, int64_t count);
     void observe_output(int token);
 
-    using Mask = std::vector<uint8_t>;
+    // What a grammar and logits processors do to the logits of one pick.
+    struct Edit {
+        std::vector<uint8_t> mask;  // see Candidates::allow_only; empty: all tokens are allowed
+        std::vector<float> bias;    // see Candidates::add; empty: none
+    };
 
-    // Sets the tokens that may be picked from now on; see Candidates::allow_only. Mask i is for the
-    // pick after i guesses; an empty mask allows all tokens, and no masks allow all picks.
-    void allow_only(std::vector<Mask> masks) { masks_ = std::move(masks); }
+    // Sets the edits from now on. Edit i is for the pick after i guesses; without edits, all picks
+    // are allowed.
+    void edit(std::vector<Edit> edits) { edits_ = std::move(edits); }
 
     // Whether a token can be picked after `guesses` guesses.
     bool may_pick(int guesses) const {
-        return masks_.empty() || static_cast<size_t>(guesses) < masks_.size();
+        return edits_.empty() || static_cast<size_t>(guesses) < edits_.size();
     }
 
     // Chooses a token and observes it. Overwrites `logits`. Requires may_pick(guesses).
@@ -63,7 +66,7 @@ class Sampler {
     std::vector<const Stage*> chain_;
     SamplerState state_;
     EngramBias engram_;
-    std::vector<Mask> masks_;
+    std::vector<Edit> edits_;
     Candidates candidates_;
 };
 

@@ -1,4 +1,5 @@
 // The part of the Python module that chooses tokens: samplers, engram tables, look-up.
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -96,18 +97,25 @@ void bind_sampler(nb::module_& m) {
             },
             &Sampler::set_mu, "Mirostat's bound in bits; None without mirostat.")
         .def(
-            "allow_only",
-            [](Sampler& s, const nb::args& masks) {
-                std::vector<Sampler::Mask> copies;
-                for (nb::handle mask : masks) {
-                    const auto bytes = nb::cast<nb::bytes>(mask);
-                    const auto* bits = static_cast<const uint8_t*>(bytes.data());
-                    copies.emplace_back(bits, bits + bytes.size());
+            "edit",
+            [](Sampler& s, const nb::args& edits) {
+                std::vector<Sampler::Edit> copies;
+                for (nb::handle edit : edits) {
+                    const auto [mask, bias] = nb::cast<std::pair<nb::bytes, nb::bytes>>(edit);
+                    const auto* bits = static_cast<const uint8_t*>(mask.data());
+                    const size_t numbers = bias.size() / sizeof(float);
+                    copies.push_back({{bits, bits + mask.size()}, std::vector<float>(numbers)});
+                    if (numbers > 0) {
+                        std::memcpy(copies.back().bias.data(), bias.data(),
+                                    numbers * sizeof(float));
+                    }
                 }
-                s.allow_only(std::move(copies));
+                s.edit(std::move(copies));
             },
-            "Tokens t with bit t % 8 of mask[t // 8] may be picked; empty: all. A mask for each "
-            "number of guesses.")
+            "Masks and biases of logits, a pair for each number of guesses. Tokens t with bit t % "
+            "8 "
+            "of mask[t // 8] may be picked; empty: all. The bias is a float32 for each token; "
+            "empty: none.")
         .def("observe_prompt",
              [](Sampler& s, Ints tokens) {
                  s.observe_prompt(tokens.data(), static_cast<int64_t>(tokens.size()));

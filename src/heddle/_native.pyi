@@ -252,11 +252,11 @@ class Sampler:
     def mu(self, value: float) -> None: ...
     @property
     def logprobs(self) -> int: ...
-    def allow_only(self, *masks: bytes) -> None:
-        """From now on pick only tokens t with bit t % 8 of mask[t // 8] set; empty: all.
+    def edit(self, *edits: tuple[bytes, bytes]) -> None:
+        """From now on, edit the logits by a mask and a bias; see `heddle.step.LogitEdit`.
 
-        Mask i is for the pick after i guesses. A step picks after no more guesses than it has masks
-        for; without masks, all tokens are allowed everywhere.
+        Edit i is for the pick after i guesses. A step picks after no more guesses than it has edits
+        for; without edits, all tokens are allowed everywhere.
         """
     def observe_prompt(self, tokens: _Ints) -> None: ...
     def observe_output(self, tokens: _Ints) -> None: ...

@@ -73,6 +73,10 @@ class Extension:
         commands: functions or Typer groups, by the name of the command.
         drafters: functions that take a sequence and return a
             :class:`heddle.scheduler.guessing.Drafter`, or None, by the name of the drafter.
+        logits_processors: functions that take the options of a request and the model's
+            :class:`heddle.text.tokenizer.tokenizer.Tokenizer`, and return a
+            :class:`heddle.step.LogitsProcessor`, by the name of the processor. They raise
+            InvalidRequestError if an option is wrong.
         followers: functions that take a loaded model and its settings and return a
             :class:`heddle.engine.drafters.Follower`, or None.
         engrams: a class with the methods of :class:`heddle.engine.engrams.Library`; empty: none.
@@ -87,6 +91,7 @@ class Extension:
     readers: Sequence[str] = ()
     commands: Mapping[str, str] = field(default_factory=dict)
     drafters: Mapping[str, str] = field(default_factory=dict)
+    logits_processors: Mapping[str, str] = field(default_factory=dict)
     followers: Sequence[str] = ()
     engrams: str = ""
 

@@ -368,6 +368,26 @@ class Engrams:
 
 
 @dataclass(frozen=True, slots=True)
+class Processors:
+    """At most `most` logits processors: objects with their options, by name."""
+
+    most: int
+
+    @property
+    def words(self) -> str:
+        """See :class:`Kind`."""
+        return f'at most {self.most} as `{{"name": {{options}}}}`'
+
+    def take(self, value: Any, name: str) -> object:
+        """See :class:`Kind`."""
+        good = isinstance(value, Mapping)
+        good = good and all(isinstance(options, Mapping) for options in value.values())
+        check(good, name, value, "an object with the options of each processor by name")
+        check(len(value) <= self.most, name, len(value), f"at most {self.most} processors")
+        return dict(value)
+
+
+@dataclass(frozen=True, slots=True)
 class Speculation:
     """How the tokens of one request are guessed. Guesses never change the output.
 

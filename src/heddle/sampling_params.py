@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from heddle.checks import check
 from heddle.grammars import Grammar
@@ -24,6 +24,7 @@ from heddle.parameters import (
     Member,
     Members,
     Number,
+    Processors,
     Salt,
     Speculation,
     Speculations,
@@ -218,6 +219,15 @@ class SamplingParams:
         "Whether engram tables also bias the tokens of reasoning.",
         source="Heddle",
         apis=Api.ALL,
+    )
+    logits_processors: Mapping[str, Mapping[str, Any]] = parameter(
+        {},
+        Processors(8),
+        "[Logits processors](extensions.md#logits-processors) of extensions, which run in this"
+        " order after the other biases.",
+        source="Heddle",
+        apis=Api.ALL,
+        native=False,
     )
     logprobs: int | None = parameter(
         None,

@@ -35,7 +35,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 if TYPE_CHECKING:
     from array import array
@@ -108,6 +108,52 @@ class TokenGrammar(Protocol):
     def begin(self) -> GrammarState:
         """The state of an empty output."""
         ...
+
+
+class ProcessorState(Protocol):
+    """A logits processor's place in one sequence. For one thread at a time."""
+
+    def next_bias(self, tokens: Sequence[int]) -> NDArray[np.float32] | None:
+        """Append `tokens` to the output, and return what to add to the logits of the next token.
+
+        Returns:
+            (n,) numbers for the tokens below n, at most the vocabulary; minus infinity excludes a
+            token. None adds nothing. The bias depends on the prompt and all tokens so far, and not
+            on how they were divided among calls: so a request has the same output whatever shares
+            its batch, and whatever was guessed.
+
+        Raises:
+            HeddleError: the request must end with this error.
+        """
+        ...
+
+    def rewind(self, count: int) -> bool:
+        """Take back the last `count` tokens. False: it cannot, and must not be used again."""
+        ...
+
+
+class LogitsProcessor(Protocol):
+    """Changes the logits of a sequence, by its tokens alone. One object for each request."""
+
+    def begin(self, prompt: Sequence[int]) -> ProcessorState:
+        """The state of an empty output. May be called again, if a state cannot rewind."""
+        ...
+
+
+class LogitEdit(NamedTuple):
+    """What a grammar and logits processors do to the logits of one pick.
+
+    Attributes:
+        mask: the tokens that may be picked, as :meth:`GrammarState.next_mask` returns them.
+        bias: float32 in the machine's order, added to the logits of the tokens from 0 on; minus
+            infinity excludes a token. Empty: nothing is added.
+    """
+
+    mask: bytes = b""
+    bias: bytes = b""
+
+
+NO_EDIT = LogitEdit()
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -190,6 +236,7 @@ class TokenRules:
         grammar: the grammar of the output; None: no constraint.
         pieces: pieces of the vocabulary if the sampler `infill` runs; else None.
         engram: the bias of engram tables; None: no bias.
+        processors: add their biases after those of `logit_bias` and of engram tables.
     """
 
     end_tokens: tuple[int, ...] = ()
@@ -199,11 +246,20 @@ class TokenRules:
     grammar: TokenGrammar | None = None
     pieces: TokenPieces | None = None
     engram: EngramBias | None = None
+    processors: tuple[LogitsProcessor, ...] = ()
+
+    @property
+    def edits_logits(self) -> bool:
+        """Whether each pick has a :class:`LogitEdit`."""
+        return self.grammar is not None or bool(self.processors)
 
     @property
     def needs_known_output(self) -> bool:
-        """Whether the host must know the output so far to sample a token."""
-        return any(one is not None for one in (self.grammar, self.pieces, self.engram))
+        """Whether the host must know the output so far to sample a token.
+
+        A step of such a sequence cannot be submitted before the step before it is collected.
+        """
+        return self.edits_logits or self.pieces is not None or self.engram is not None
 
 
 NO_RULES = TokenRules()

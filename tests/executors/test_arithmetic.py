@@ -24,6 +24,7 @@ NO_ARITHMETIC = {
     "executors/arithmetic.py",  # digests
     "executors/failures.py",  # errors
     "executors/plan_problems.py",  # refusals
+    "executors/edit_state.py",  # the choice of tokens
     "extensions/torch/staging.py",  # copies
     "extensions/reference/sampler.py",  # the choice of tokens
 }

@@ -18,13 +18,25 @@ SOURCE = Path(__file__).parent / "package" / "heddle_sample.py"
 ENTRY_POINT = "[heddle]\n{} = {}\n"
 
 USES = """
-import json, sys, urllib.request
+import json, sys, urllib.error, urllib.request
 from dataclasses import replace
 from heddle.config import EngineConfig, ServerConfig
 from heddle.engine.registry import Registry
 from heddle.sampling_params import SamplingParams
 from live_server import live_server
 from heddle.text.chat.dialect import Dialect
+
+def ask(url, processors):
+    body = {"prompt": [1], "max_tokens": 3, "ignore_eos": True}
+    sent = urllib.request.Request(
+        url, json.dumps(body | {"logits_processors": processors}).encode(),
+        {"Content-Type": "application/json"},
+    )
+    try:
+        with urllib.request.urlopen(sent) as answer:
+            return json.load(answer)["choices"][0]["text"]
+    except urllib.error.HTTPError as error:
+        return json.load(error)["error"]
 
 form = Dialect.of("{{ tools }}<CALL>", {"tools"}).form
 config = EngineConfig(device="twin", threads=1, kv_cache=1 << 24, slots=1)
@@ -34,14 +46,21 @@ with Engine.load(sys.argv[1], config) as engine:
     plain = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
     params = replace(plain, speculation=guess)
     bits = [engine.complete([1, 2, 3], one) for one in (plain, params)]
+    three = replace(plain, max_tokens=3)
+    only = engine.complete([1], replace(three, logits_processors={"only": {"token": 7}}))
     with live_server(engine) as live:
         host, port = live.address
         with urllib.request.urlopen(f"http://{host}:{port}/sample") as said:
             route = json.load(said)
+        answers = {
+            name: ask(f"http://{host}:{port}/v1/completions", {name: {"token": 7}})
+            for name in ("only", "none")
+        }
     drafted = bits[1].usage.drafted_tokens
 print(json.dumps({
     "form": type(form).__name__, "architecture": engine.model.info.architecture,
     "same": bits[0].tokens == bits[1].tokens, "drafted": drafted, "route": route,
+    "answers": answers, "only": [one.token for one in only.tokens], "text": only.text,
 }))
 """
 
@@ -85,6 +104,11 @@ def test_a_package_brings_one_of_each(environment: dict[str, str], tmp_path: Pat
     assert found["architecture"] == "sample"
     assert found["same"], "guesses change nothing"
     assert found["drafted"] > 0
+    assert found["only"] == [7] * 3
+    assert found["answers"]["only"] == found["text"]
+    refused = found["answers"]["none"]
+    assert refused["param"] == "logits_processors"
+    assert "there is no logits processor 'none'; known: only." in refused["message"]
     assert found["route"] == {"models": ["tiny"]}
 
 

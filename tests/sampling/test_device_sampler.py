@@ -23,7 +23,7 @@ from test_native_sampler import (
 from heddle.extensions.reference.repetition import latest, repetition_lengths
 from heddle.extensions.reference.sampler import Past
 from heddle.sampling_params import SamplingParams, Stage
-from heddle.step import NO_RULES, Binding, EngramBias, TokenRules, TokenSequences
+from heddle.step import NO_RULES, Binding, EngramBias, LogitEdit, TokenRules, TokenSequences
 
 torch = pytest.importorskip("torch")
 from heddle.extensions.torch import device_sampling  # noqa: E402
@@ -46,7 +46,7 @@ LATEST = torch.zeros(4, dtype=torch.int64)
 def row_of(params, past, vocabulary):
     binding = Binding(0, params, past.prompt, past.output, past.rules)
     history = SlotHistory(binding, params, vocabulary)
-    (row,) = history.rows((), [past.mask] if past.mask is not None else [])
+    (row,) = history.rows((), [past.edit.mask] if past.edit.mask else [])
     return row
 
 
@@ -108,7 +108,7 @@ def test_requests_of_any_kind_agree(
             [int(t) for t in rng.integers(0, 12, 8)],
             [int(t) for t in rng.integers(0, 6, rng.integers(0, 16))],
             rules,
-            mask=mask_of(rng, vocabulary, 0.3) if is_masked else None,
+            edit=LogitEdit(mask_of(rng, vocabulary, 0.3) if is_masked else b""),
         )
         for _ in params
     ]
@@ -226,7 +226,7 @@ def test_a_batch_says_of_each_row_what_is_wrong_with_it():
     logits[1, 3] = np.inf
     params = [SamplingParams(seed=1, top_p=0.5, dynatemp_range=0.5, logprobs=2)] * 4
     mask = bytes(38)
-    found = picks(logits, params, [Past(), Past(), Past(mask=mask), Past()])
+    found = picks(logits, params, [Past(), Past(), Past(edit=LogitEdit(mask)), Past()])
     assert [token for token, _, _ in found[:3]] == [-1, -1, -2]
     assert found[3] == picks(logits[3:], params[3:], [Past()])[0]
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from engram_writer import write_version_2
@@ -15,9 +15,9 @@ from fake_model import FakeTokenizer
 from heddle import _native
 from heddle.executors.cpu.samplers import make_sampler
 from heddle.extensions.reference.philox import uniform
-from heddle.extensions.reference.sampler import Past, adapted_mu, filtered, sample
+from heddle.extensions.reference.sampler import Past, adapted_mu, allowed, filtered, sample
 from heddle.sampling_params import PARAMETERS, SamplingParams, Stage
-from heddle.step import EngramBias, TokenPieces, TokenRules, TokenSequences
+from heddle.step import EngramBias, LogitEdit, TokenPieces, TokenRules, TokenSequences
 from heddle.text.tokenizer.token_rules import token_rules
 
 
@@ -27,8 +27,7 @@ def native(params, past=Past()):  # noqa: B008
     sampler.observe_output(np.array(past.output, np.int32))
     if past.mu is not None:
         sampler.mu = past.mu
-    if past.mask is not None:
-        sampler.allow_only(past.mask)
+    sampler.edit(past.edit)
     return sampler
 
 
@@ -39,14 +38,21 @@ def mask_of(rng, vocabulary, share):
     return np.packbits(allowed, bitorder="little").tobytes()
 
 
+def bias_of(rng, vocabulary, share):
+    """The bias of a processor: finite for a share of the tokens, else 0; a tenth is excluded."""
+    bias = np.where(rng.random(vocabulary) < share, rng.normal(0, 3, vocabulary), 0.0)
+    bias[rng.random(vocabulary) < 0.1] = -np.inf
+    return bias.astype(np.float32).tobytes()
+
+
 def test_a_mask_holds_until_the_next_one():
     sampler = native(SamplingParams(temperature=0, seed=1))
     logits = np.arange(20, dtype=np.float32)
-    sampler.allow_only(bytes([0b00100100]))  # shorter than the vocabulary: no others
+    sampler.edit(LogitEdit(bytes([0b00100100])))  # shorter than the vocabulary: no others
     assert [sampler.pick("auto", logits)[0] for _ in range(2)] == [5, 5]
-    sampler.allow_only(bytes([0xFF, 0xFF]))
+    sampler.edit(LogitEdit(bytes([0xFF, 0xFF])))
     assert sampler.pick("auto", logits)[0] == 15
-    sampler.allow_only(b"")
+    sampler.edit(LogitEdit(b""))
     assert sampler.pick("auto", logits)[0] == 19
 
 
@@ -62,9 +68,9 @@ def test_bits_beyond_the_vocabulary_allow_nothing(cut):
     wide = mask[:-1] + bytes([mask[-1] | 0xF0]) + b"\xff\xff"
     for seed in range(30):
         params = SamplingParams(seed=seed, logprobs=20, **cut)
-        plain, other = native(params, Past(mask=mask)), native(params, Past(mask=wide))
+        plain, other = (native(params, Past(edit=LogitEdit(bits))) for bits in (mask, wide))
         assert other.pick("auto", logits) == plain.pick("auto", logits)
-    nothing = native(SamplingParams(seed=1, **cut), Past(mask=bytes(37) + b"\xf0\xff"))
+    nothing = native(SamplingParams(seed=1, **cut), Past(edit=LogitEdit(bytes(37) + b"\xf0\xff")))
     assert nothing.pick("auto", logits)[0] == -2
 
 
@@ -73,15 +79,31 @@ def check_that_they_are_not_counted():
     search for the missing four without end.
     """
     logits = np.array([1.0] + [0.0] * 11, np.float32)
-    past = Past(mask=bytes([0b11, 0xF0]))
+    past = Past(edit=LogitEdit(bytes([0b11, 0xF0])))
     samplers = [native(SamplingParams(seed=seed, top_n_sigma=2.1), past) for seed in range(30)]
     assert {sampler.pick("auto", logits)[0] for sampler in samplers} == {0, 1}
+
+
+def test_a_bias_of_a_processor_is_added_and_excludes():
+    sampler = native(SamplingParams(temperature=0, seed=1))
+    logits = np.arange(20, dtype=np.float32)
+    none, more = np.full(19, -np.inf, np.float32), np.zeros(25, np.float32)
+    none[3] = 1.0
+    more[[4, 24]] = 3e38
+    sampler.edit(LogitEdit(bias=none.tobytes()))  # shorter than the vocabulary: the rest is free
+    assert sampler.pick("auto", logits)[0] == 19
+    sampler.edit(LogitEdit(b"\xff\xff", none.tobytes()))
+    assert sampler.pick("auto", logits)[0] == 3
+    sampler.edit(LogitEdit(bias=more.tobytes()))
+    assert sampler.pick("auto", logits * 1e37)[0] == 4, "the sum stays finite"
+    sampler.edit()
+    assert sampler.pick("auto", logits)[0] == 19
 
 
 def test_what_forbids_everything_is_told_from_what_is_not_finite():
     logits = np.zeros(12, np.float32)
     sampler = native(SamplingParams(seed=1))
-    sampler.allow_only(b"\0\0")
+    sampler.edit(LogitEdit(b"\0\0"))
     assert sampler.pick("auto", logits)[0] == -2
     logits[11] = np.nan
     assert sampler.pick("auto", logits)[0] == -1
@@ -89,7 +111,7 @@ def test_what_forbids_everything_is_told_from_what_is_not_finite():
 
 def test_a_bias_brings_nothing_back():
     sampler = native(SamplingParams(temperature=0, seed=1, logit_bias={3: 100.0}))
-    sampler.allow_only(bytes([0b00000001]))
+    sampler.edit(LogitEdit(bytes([0b00000001])))
     assert sampler.pick("auto", np.zeros(8, np.float32))[0] == 0
 
 
@@ -240,10 +262,11 @@ def biases(draw):
     seed=st.integers(0, 2**32 - 1),
     mu=st.sampled_from([None, -1.0, 2.5, 40.0]),
     share=st.sampled_from([None, None, 0.01, 0.5, 0.99]),
+    processed=st.sampled_from([None, None, 0.01, 0.5, 1.0]),
     lengths=st.sampled_from([(9, 14), (9, 14), (20, 0), (3, 1)]),
 )
 def test_picks_what_the_reference_picks(
-    engrams, params, bias, vocabulary, spread, seed, mu, share, lengths
+    engrams, params, bias, vocabulary, spread, seed, mu, share, processed, lengths
 ):
     rules = RULES
     if bias is not None:
@@ -254,9 +277,12 @@ def test_picks_what_the_reference_picks(
     logits = rng.normal(0, spread, vocabulary).astype(np.float32)
     # Few different tokens, so that there is something to repeat.
     prompt, output = ([int(t) for t in rng.integers(0, 6, n)] for n in lengths)
-    past = Past(
-        prompt, output, rules, mu, None if share is None else mask_of(rng, vocabulary, share)
+    edit = LogitEdit(
+        b"" if share is None else mask_of(rng, vocabulary, share),
+        b"" if processed is None else bias_of(rng, vocabulary, processed),
     )
+    past = Past(prompt, output, rules, mu, edit)
+    assume(len(allowed(vocabulary, params, past)))
     expected = sample(logits, params, past)
     sampler = native(params, past)
     token, logprob, top = sampler.pick("auto", logits)

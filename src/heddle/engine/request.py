@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from heddle.embedding import MAX_TOKEN_NUMBERS, EmbeddingParams, Pooling
+from heddle.engine.processors import processors_of
 from heddle.errors import InvalidRequestError
 from heddle.outputs import Delta, FinishReason, Progress, Usage
 from heddle.scheduler.sequence import Sequence
@@ -246,12 +247,15 @@ def rules_of(model: LoadedModel, params: SamplingParams, engrams: ModelEngrams) 
     """The token rules of sampling parameters, with the grammar compiled.
 
     Raises:
-        InvalidRequestError: an engram table is unknown, or was built for another vocabulary.
+        InvalidRequestError: an engram table is unknown, or was built for another vocabulary; a
+            logits processor is unknown, or has a wrong option.
         GrammarError: the grammar is wrong, or too large.
     """
     rules = token_rules(params, model.tokenizer)
     if params.engram:
         rules = replace(rules, engram=engrams.bias(params))
+    if params.logits_processors:
+        rules = replace(rules, processors=processors_of(params, model.tokenizer))
     if params.grammar is None:
         return rules
     return replace(rules, grammar=model.tokenizer.grammar(params.grammar))

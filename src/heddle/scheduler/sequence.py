@@ -171,7 +171,7 @@ class Sequence:
         start = self.computed - self.again
         end = self.computed + count
         sample = end == len(self.tokens) < self.limit
-        may_wait = sample and self.rules.grammar is not None
+        may_wait = sample and self.rules.edits_logits
         return Chunk(
             self.slot,
             start,

@@ -15,7 +15,7 @@ from heddle.extensions.reference.engram_bias import engram_bias
 from heddle.extensions.reference.sampler import Past, sample
 from heddle.extensions.torch.engram import EngramHistory
 from heddle.sampling_params import SamplingParams
-from heddle.step import EngramBias, TokenRules
+from heddle.step import EngramBias, LogitEdit, TokenRules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -51,9 +51,9 @@ def picked(
     row = np.array(logits, np.float32)
     sampler = make_sampler(params, rules)
     sampler.observe_prompt(np.array(tokens, np.int32))
-    sampler.allow_only(mask)
+    sampler.edit(LogitEdit(mask))
     token = sampler.pick("auto", row)[0]
-    past = Past(list(tokens), [], rules, mask=mask or None)
+    past = Past(list(tokens), [], rules, edit=LogitEdit(mask))
     assert token == sample(row, params, past).token
     return token
 

@@ -1,10 +1,12 @@
-"""A package that brings one of each: a family, a call form, a drafter, an API, a device, a command.
+"""A package that brings one of each: a family, a call form, a drafter, a logits processor, an API,
+a device, a command.
 
 Its entry point is `sample = heddle_sample:EXTENSION`, in the group `heddle`.
 """
 
 from __future__ import annotations
 
+import numpy as np
 from fastapi import APIRouter
 
 from heddle.doors import Device, Extension
@@ -21,6 +23,7 @@ EXTENSION = Extension(
     apis=("heddle_sample:API",),
     commands={"greet": "heddle_sample:greet"},
     drafters={"again": "heddle_sample:Again"},
+    logits_processors={"only": "heddle_sample:Only"},
 )
 FAMILY = Family("heddle_sample:build", gguf=("sample",), hf=("sample",))
 
@@ -51,6 +54,23 @@ class Again:
 
     def guess(self, most):
         return [self.last] * most, 0
+
+
+class Only:
+    """Allows a single token."""
+
+    def __init__(self, options, tokenizer):
+        self.bias = np.full(tokenizer.vocabulary_size, -np.inf, np.float32)
+        self.bias[options["token"]] = 0
+
+    def begin(self, prompt):
+        return self
+
+    def next_bias(self, tokens):
+        return self.bias
+
+    def rewind(self, count):
+        return True
 
 
 def _routes(service, dispatcher):

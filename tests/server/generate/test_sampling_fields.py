@@ -40,6 +40,7 @@ STRINGS_AND_LISTS: dict[str, Any] = {
     "engram": ["docs", {"name": "api", "weight": 2.5}],
     "engram_form": "literal",
     "engram_in_reasoning": False,
+    "logits_processors": {"only": {"token": 7}},
 }
 
 BODIES: dict[type[SamplingSchema], dict[str, Any]] = {

@@ -30,9 +30,9 @@ from heddle.executors.arithmetic import (
 )
 from heddle.executors.cpu.batch import Layout, pooled_states
 from heddle.executors.cpu.fixed_memory import FixedMemory
-from heddle.executors.cpu.grammar_masks import GrammarMasks
 from heddle.executors.cpu.kv_memory import KvMemory
 from heddle.executors.cpu.limits import measure
+from heddle.executors.cpu.logit_edits import LogitEdits
 from heddle.executors.cpu.lowering import lower
 from heddle.executors.cpu.readout import pooled, scored
 from heddle.executors.cpu.samplers import bound_sampler, make_sampler, pick_failure
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from heddle.config import EngineConfig
     from heddle.errors import HeddleError
     from heddle.executors.cpu.batch import PooledStates
-    from heddle.executors.cpu.grammar_masks import MaskSource
+    from heddle.executors.cpu.logit_edits import EditSource
     from heddle.executors.graph.forward import Forward
     from heddle.models.decoder import Decoder
     from heddle.roofline import Limits
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from heddle.step import Binding, Chunk, DeviceMemory, LogitsSummary, ModelShape, StepPlan
 
     # A step in flight: the step, its plan, the chunks that sample, their samplers, the function
-    # that waits for the samplers' masks, and the hidden states that are kept. A tuple costs less
+    # that waits for the samplers' edits, and the hidden states that are kept. A tuple costs less
     # than an object.
     _Submitted: TypeAlias = tuple[
         _native.Step,
@@ -89,7 +89,7 @@ SOURCES = (
     "executors/cpu/weights.py",
     "weights/mix.py",
 )
-"""Python code that determines the bits of pages. Samplers and masks only choose tokens."""
+"""Python code that determines the bits of pages. Samplers and edits only choose tokens."""
 
 
 class Packed(NamedTuple):
@@ -160,7 +160,7 @@ class CpuExecutor:
         self._samplers: dict[int, _native.Sampler] = {}
         self._sampler_failures: dict[int, HeddleError] = {}  # by slot
         self._sampled_rows = self._scored_rows = 0  # of the last step, in this order
-        self._masks: MaskSource = GrammarMasks()
+        self._edits: EditSource = LogitEdits()
         self._sums: dict[int, PooledStates] = {}  # by slot, for sequences with an embedding
         self._submitted: _Submitted | None = None
 
@@ -211,9 +211,9 @@ class CpuExecutor:
     def device_memory(self) -> DeviceMemory | None:
         return machine_memory()
 
-    def use_masks(self, masks: MaskSource) -> None:
-        """Take the masks of grammars from there. This is called before the first step."""
-        self._masks = masks
+    def use_edits(self, edits: EditSource) -> None:
+        """Take the edits of logits from there. This is called before the first step."""
+        self._edits = edits
 
     def measure_limits(self) -> Limits:
         return measure(self.threads, self.isa, self.weight_bytes)
@@ -238,7 +238,7 @@ class CpuExecutor:
         except ValueError as error:
             raise EngineFailedError(f"the step was refused: {error}") from error
         samplers = [self._samplers[chunk.slot] for chunk in sampling]
-        fill = self._masks.begin_masks(sampling, self._samplers)
+        fill = self._edits.begin_edits(sampling, self._samplers)
         guesses = [c.guesses for c in sampling] if any(c.guesses for c in sampling) else ()
         scored_rows, may_sample = layout.scored_rows(), fill is None
         try:
@@ -279,7 +279,7 @@ class CpuExecutor:
         if self._fixed is not None:
             self._fixed.keep(plan)
             for chunk, picked in zip(sampling, picks, strict=True):
-                stands = len(picked) > chunk.guesses and self._masks.late(chunk.slot) is None
+                stands = len(picked) > chunk.guesses and self._edits.late(chunk.slot) is None
                 if chunk.uncertain and stands:
                     self._fixed.advance(chunk.slot)
         firsts = accumulate((1 + chunk.guesses for chunk in sampling), initial=0)
@@ -296,7 +296,7 @@ class CpuExecutor:
         else:
             self._sampler_failures.pop(binding.slot, None)
             self._samplers[binding.slot] = self._sampler(binding, binding.params)
-            self._masks.bind(binding)
+            self._edits.bind(binding)
 
     def _sampler(self, binding: Binding, params: SamplingParams) -> _native.Sampler:
         """The binding's sampler. If it cannot be made, a greedy one serves, and the slot fails."""
@@ -323,10 +323,10 @@ class CpuExecutor:
         `first` is the number of its first row of logits.
         """
         slot = chunk.slot
-        late = self._masks.late(slot)
+        late = self._edits.late(slot)
         if late is not None:
             return [Deferred(slot, late)]
-        failure = self._sampler_failures.get(slot) or self._masks.failure(slot)
+        failure = self._sampler_failures.get(slot) or self._edits.failure(slot)
         if failure is not None:
             return [Failed(slot, failure)]
         # Mirostat's bound is the one after the last token. Nothing needs those before.
@@ -341,7 +341,7 @@ class CpuExecutor:
         if failure is not None:
             outcomes[-1] = Failed(slot, failure)
         else:
-            self._masks.observe(slot, tokens)
+            self._edits.observe(slot, tokens)
         return outcomes
 
     def logits(self, plan: StepPlan) -> npt.NDArray[np.float32]:
@@ -366,7 +366,7 @@ class CpuExecutor:
         """Free all threads and memory. The public attributes stay readable. Idempotent."""
         if self.head is not None:
             self.head.close()
-        for name in ("_submitted", "_program", "_kv", "_fixed", "_samplers", "_masks", "_sums"):
+        for name in ("_submitted", "_program", "_kv", "_fixed", "_samplers", "_edits", "_sums"):
             vars(self).pop(name, None)
 
 

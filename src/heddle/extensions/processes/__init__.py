@@ -3,7 +3,7 @@
 `load.py` starts the process, which runs `child.py`. `executor.py` is the executor that the engine
 sees. Both ends are the same program, and nobody else has the socket between them. So messages are
 pickled. `plans.py` and `rules.py` make them small. Grammars stay in the engine's process
-(`masks.py`).
+(`edits.py`).
 """
 
 from heddle.doors import Extension

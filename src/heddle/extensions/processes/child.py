@@ -1,7 +1,7 @@
 """The program of a device's process: `python -m heddle.extensions.processes.child DESCRIPTOR`.
 
 The main thread loads the model and computes. Another thread receives messages, so that a step can
-be abandoned, and gets its masks, while it is computed.
+be abandoned, and gets its edits of logits, while it is computed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from heddle.errors import ModelFileError
 from heddle.extensions.processes.children.channel import ChannelClosedError, Life
 from heddle.extensions.processes.children.program import serve_parent
 from heddle.extensions.processes.children.versions import files_digest
-from heddle.extensions.processes.masks import GivenMasks
+from heddle.extensions.processes.edits import GivenEdits
 from heddle.extensions.processes.messages import (
     Answer,
     Call,
@@ -42,7 +42,7 @@ from heddle.weights.formats import open_checkpoint
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from heddle.executors.cpu.grammar_masks import MaskSource
+    from heddle.executors.cpu.logit_edits import EditSource
     from heddle.extensions.processes.children.channel import Channel
     from heddle.step import DeviceMemory
 
@@ -53,8 +53,8 @@ _log = logging.getLogger(__name__)
 class GuestExecutor(Executor, Protocol):
     """An executor that can run in a process of its own."""
 
-    def use_masks(self, masks: MaskSource) -> None:
-        """Take masks from there. This is called before the first step."""
+    def use_edits(self, edits: EditSource) -> None:
+        """Take edits of logits from there. This is called before the first step."""
         ...
 
 
@@ -97,8 +97,8 @@ class _Server:
         self._channel = channel
         self._executors: list[Any] = [executor, executor.head]
         self._memory = MemoryReader(executor)
-        self._masks = GivenMasks()
-        executor.use_masks(self._masks)
+        self._edits = GivenEdits()
+        executor.use_edits(self._edits)
         self._failures: dict[int, Answer] = {}  # of steps that were refused, by executor
         self._plans = PlanReader(RulesReader())
         self._messages: queue.SimpleQueue[tuple[int, bytes]] = queue.SimpleQueue()
@@ -126,11 +126,11 @@ class _Server:
         try:
             while True:
                 kind, content = self._channel.receive()
-                if kind == Kind.MASKS:
-                    self._masks.give(decode(content))
+                if kind == Kind.EDITS:
+                    self._edits.give(decode(content))
                 elif kind == Kind.ABANDON:
                     self._executors[0].abandon()
-                    self._masks.give(None)
+                    self._edits.give(None)
                 else:
                     self._messages.put((kind, content))
         except ChannelClosedError:
@@ -147,7 +147,7 @@ class _Server:
 
     def _submit(self, content: bytes) -> None:
         """Begin a step. An executor that does not run ahead computes it now."""
-        number, self._masks.step, plan = self._plans.read(content)
+        number, self._edits.step, plan = self._plans.read(content)
         executor = self._executors[number]
         try:
             executor.submit(plan)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from heddle.errors import EngineFailedError, StepAbandonedError
 from heddle.extensions.processes.children.process import ChildProcess, close_all
-from heddle.extensions.processes.masks import MadeMasks
+from heddle.extensions.processes.edits import MadeEdits
 from heddle.extensions.processes.messages import Answer, Call, Facts, Kind, decode, encode
 from heddle.extensions.processes.plans import PlanWriter, read_result
 from heddle.extensions.processes.rules import RulesWriter
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from heddle.errors import HeddleError
-    from heddle.extensions.processes.messages import LoadOrder, SlotMasks
+    from heddle.extensions.processes.messages import LoadOrder, SlotEdits
     from heddle.roofline import Limits
     from heddle.step import DeviceMemory, LogitsSummary, StepPlan, StepResult
 
@@ -181,10 +181,10 @@ class ProcessExecutor:
         self._process = process
         self._number = number
         self._plans = PlanWriter(process.rules)
-        self._masks = MadeMasks()
+        self._edits = MadeEdits()
         if number == 0:  # for a model that was dropped and not closed, for example by a failed load
             weakref.finalize(self, process.kill).atexit = False
-        self._submitted: deque[tuple[int, Callable[[], dict[int, SlotMasks]] | None]] = deque()
+        self._submitted: deque[tuple[int, Callable[[], dict[int, SlotEdits]] | None]] = deque()
 
     @property
     def device_memory(self) -> DeviceMemory | None:
@@ -213,21 +213,21 @@ class ProcessExecutor:
         """See `Executor.submit`. If the device refuses the plan, `collect` raises the error."""
         step = self._process.next_step()
         self._process.send(Kind.SUBMIT, self._plans.write(self._number, step, plan))
-        self._submitted.append((step, self._masks.begin(plan)))
+        self._submitted.append((step, self._edits.begin(plan)))
 
     def collect(self) -> StepResult:
-        step, masks = self._submitted.popleft()
+        step, edits = self._submitted.popleft()
         try:
-            if masks is not None:
-                self._process.send(Kind.MASKS, encode((step, masks())))
+            if edits is not None:
+                self._process.send(Kind.EDITS, encode((step, edits())))
             if self.runs_ahead:
                 self._process.send(Kind.COLLECT, bytes([self._number]))
             self.compute_seconds, written = self._process.result(self._number)
         except BaseException:
             self._submitted.clear()  # a failure ends all steps in flight
             raise
-        result = read_result(written, self._masks.late)
-        self._masks.observe(result)
+        result = read_result(written, self._edits.late)
+        self._edits.observe(result)
         return result
 
     def watch(self, failed: Callable[[str], None]) -> None:

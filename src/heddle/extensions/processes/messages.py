@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from heddle.errors import HeddleError
     from heddle.roofline import ModelWork
     from heddle.state import StateMemory
-    from heddle.step import DeviceMemory, ModelShape
+    from heddle.step import DeviceMemory, LogitEdit, ModelShape
 
 
 class Kind(IntEnum):
@@ -26,8 +26,8 @@ class Kind(IntEnum):
     """A :class:`LoadOrder`. The answer is :class:`Facts`."""
     SUBMIT = 17
     """A step: see `plans.py`."""
-    MASKS = 18
-    """The number of a step, and :class:`SlotMasks` by slot."""
+    EDITS = 18
+    """The number of a step, and :class:`SlotEdits` by slot."""
     CALL = 19
     """A :class:`Call`."""
     ABANDON = 20
@@ -97,10 +97,10 @@ class Answer(NamedTuple):
     error: BaseException | None = None
 
 
-class SlotMasks(NamedTuple):
-    """The masks of a slot for a step; with `is_late`, or with a failure, it gets no token."""
+class SlotEdits(NamedTuple):
+    """The edits of a slot for a step; with `is_late`, or with a failure, it gets no token."""
 
-    masks: tuple[bytes, ...]
+    edits: tuple[LogitEdit, ...]
     is_late: bool
     failure: HeddleError | None
 

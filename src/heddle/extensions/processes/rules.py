@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from heddle.step import GrammarState
 
 
-class GrammarElsewhere:
-    """In place of a grammar: the engine's process has it, and sends its masks."""
+class EditedElsewhere:
+    """In place of grammar and processors: the engine's process has them, and sends their edits."""
 
     def begin(self) -> GrammarState:
-        """Never called: see `heddle.extensions.processes.masks.GivenMasks`."""
-        raise AssertionError("the engine's process makes the masks")
+        """Never called: see `heddle.extensions.processes.edits.GivenEdits`."""
+        raise AssertionError("the engine's process makes the edits")
 
 
 class UnreadableTable:
@@ -66,8 +66,8 @@ class RulesWriter:
     def write(self, rules: TokenRules) -> TokenRules:
         """The rules with stand-ins for what does not travel."""
         changes: dict[str, Any] = {}
-        if rules.grammar is not None:
-            changes["grammar"] = GrammarElsewhere()
+        if rules.edits_logits:
+            changes |= {"grammar": EditedElsewhere(), "processors": ()}
         if rules.breakers is not None:
             changes["breakers"] = self._shared(rules.breakers)
         if rules.pieces is not None:

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from heddle.embedding import EmbeddingParams, Pooling
-from heddle.errors import EngineFailedError, GrammarError, StepAbandonedError
+from heddle.errors import EngineFailedError, HeddleError, StepAbandonedError
 from heddle.executors.arithmetic import MODEL_SOURCES, rope_digest, source_digest
+from heddle.executors.edit_state import EditState
 from heddle.executors.failures import (
     non_finite,
     nothing_allowed,
@@ -57,7 +58,7 @@ if TYPE_CHECKING:
         Binding,
         Chunk,
         DeviceMemory,
-        GrammarState,
+        LogitEdit,
         LogitsSummary,
         ModelShape,
         StepPlan,
@@ -79,13 +80,13 @@ SOURCES = (
 
 @dataclass(slots=True)
 class _Sequence:
-    """The sequence in a slot. `unseen` are tokens that its grammar has not seen yet."""
+    """The sequence in a slot. `unseen` are tokens that its `edits` have not seen yet."""
 
     binding: Binding
     output: list[int]
     unseen: list[int]
     mu: float | None
-    grammar: GrammarState | None = None
+    edits: EditState | None = None
     states: list[NDArray[np.float64]] = field(default_factory=list)
 
 
@@ -285,18 +286,18 @@ class ReferenceExecutor:
         binding, params = sequence.binding, sequence.binding.params
         assert not isinstance(params, EmbeddingParams), "an embedding samples nothing"
         try:
-            mask = _next_mask(sequence)
-        except GrammarError as error:
+            edit = _next_edit(sequence)
+        except HeddleError as error:
             return Failed(chunk.slot, error)
         except Exception as cause:  # other requests of the step must not fail
-            _log.exception("a grammar failed")
-            failure = EngineFailedError(f"the request's grammar failed: {cause}")
+            _log.exception("a grammar or a logits processor failed")
+            failure = EngineFailedError(
+                f"the request's grammar or logits processor failed: {cause}"
+            )
             return Failed(chunk.slot, failure)
         if not np.isfinite(logits).all():
             return Failed(chunk.slot, non_finite(chunk, right, logits))
-        past = Past(
-            binding.prompt, tuple(sequence.output), binding.rules, sequence.mu, mask or None
-        )
+        past = Past(binding.prompt, tuple(sequence.output), binding.rules, sequence.mu, edit)
         if not len(allowed(len(logits), params, past)):
             return Failed(chunk.slot, nothing_allowed(chunk, right))
         try:
@@ -310,14 +311,12 @@ class ReferenceExecutor:
         return Sampled(chunk.slot, chosen.token, chosen.logprob, chosen.top, sequence.mu)
 
 
-def _next_mask(sequence: _Sequence) -> bytes:
-    """The grammar's mask for the next token; empty for any token. Raises the grammar's errors."""
-    if sequence.binding.rules.grammar is None:
-        return b""
-    if sequence.grammar is None:
-        sequence.grammar = sequence.binding.rules.grammar.begin()
+def _next_edit(sequence: _Sequence) -> LogitEdit:
+    """The edit of the next token's logits. Raises the errors of grammar and processors."""
+    if sequence.edits is None:
+        sequence.edits = EditState(sequence.binding.rules, sequence.binding.prompt)
     unseen, sequence.unseen = sequence.unseen, []
-    return sequence.grammar.next_mask(unseen)
+    return sequence.edits.next_edit(unseen)
 
 
 def _next_mu(logits: Float32, params: SamplingParams, past: Past, token: int) -> float | None:

@@ -1,9 +1,10 @@
 """The reference of the sampler chain, in NumPy float64. Tests compare the native sampler with it.
 
-The chain adds `logit_bias` and the bias of engram tables. It excludes tokens that a grammar,
-`bad_words` or `min_tokens` forbid. Then the samplers run in the order of `params.samplers`, each on
-the candidates of the previous sampler. Then the chain draws a token by inverse CDF: the first
-candidate whose cumulative probability exceeds :func:`heddle.extensions.reference.philox.uniform`.
+The chain adds `logit_bias`, the bias of engram tables and those of logits processors. It excludes
+tokens that a processor, a grammar, `bad_words` or `min_tokens` forbid. Then the samplers run in the
+order of `params.samplers`, each on the candidates of the previous sampler. Then the chain draws a
+token by inverse CDF: the first candidate whose cumulative probability exceeds
+:func:`heddle.extensions.reference.philox.uniform`.
 Candidates are in order of id until a sampler other than XTC removes some of them. From then on they
 are in descending order of logit, ties by lower id.
 
@@ -28,7 +29,7 @@ from heddle.extensions.reference.philox import uniform
 from heddle.extensions.reference.repetition import forbidden, latest, repetition_lengths
 from heddle.outputs import TokenLogprob
 from heddle.sampling_params import Stage
-from heddle.step import NO_RULES
+from heddle.step import NO_EDIT, NO_RULES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from heddle.sampling_params import SamplingParams
-    from heddle.step import TokenRules
+    from heddle.step import LogitEdit, TokenRules
 
     Float64 = NDArray[np.float64]
     Ids = NDArray[np.int64]
@@ -61,7 +62,7 @@ class Past:
         output: token ids.
         rules: the token rules of the request.
         mu: mirostat's bound in bits; None: its first value.
-        mask: the grammar's mask, with bits as in `heddle.step.GrammarState`; None: no grammar.
+        edit: what a grammar and logits processors do to the logits.
         end: the first token that ends the output and is not excluded. The chain sets it.
     """
 
@@ -69,7 +70,7 @@ class Past:
     output: Sequence[int] = ()
     rules: TokenRules = NO_RULES
     mu: float | None = None
-    mask: bytes | None = None
+    edit: LogitEdit = NO_EDIT
     end: int | None = None
 
     @property
@@ -353,14 +354,17 @@ _SAMPLERS = {
 
 
 def allowed(vocabulary: int, params: SamplingParams, past: Past) -> Ids:
-    """Token ids that neither rules nor a grammar exclude, ascending. May be empty."""
+    """Token ids that no rule, grammar or processor excludes, ascending. May be empty."""
     left = np.ones(vocabulary, np.bool_)
     excluded = forbidden(params, past.output, past.rules)
     left[[token for token in excluded if token < vocabulary]] = False
-    if past.mask is not None:
-        bits = np.unpackbits(np.frombuffer(past.mask, np.uint8), bitorder="little")[:vocabulary]
+    if past.edit.mask:
+        mask = np.frombuffer(past.edit.mask, np.uint8)
+        bits = np.unpackbits(mask, bitorder="little")[:vocabulary]
         left[: len(bits)] &= bits.astype(np.bool_)
         left[len(bits) :] = False
+    bias = np.frombuffer(past.edit.bias, np.float32)[:vocabulary]
+    left[: len(bias)] &= bias > -np.inf
     return np.flatnonzero(left)
 
 
@@ -372,6 +376,8 @@ def _before_mirostat(logits: NDArray[np.float32], params: SamplingParams, past: 
     for token, bias in engram_bias(past.rules.engram, [*past.prompt, *past.output]).items():
         if token < len(scores):
             scores[token] += bias
+    added = np.frombuffer(past.edit.bias, np.float32)[: len(scores)]
+    scores[: len(added)] += added
     ids = allowed(len(scores), params, past)
     candidates = Candidates(ids, scores[ids])
     if past.rules.pieces is not None:

@@ -50,10 +50,10 @@ some more."""
 def runs_here(params: SamplingParams, rules: TokenRules) -> bool:
     """Whether the device has all samplers of a request.
 
-    It lacks mirostat, whose bound follows from the token before, and `infill`, which compares
-    texts.
+    It lacks mirostat, whose bound follows from the token before, `infill`, which compares texts,
+    and the biases of logits processors, which the host makes.
     """
-    return not params.mirostat and rules.pieces is None
+    return not params.mirostat and rules.pieces is None and not rules.processors
 
 
 def prepare(device: torch.device) -> None:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from heddle.config import EngineConfig
     from heddle.executors.cpu.batch import PooledStates
-    from heddle.executors.cpu.grammar_masks import MaskSource
+    from heddle.executors.cpu.logit_edits import EditSource
     from heddle.extensions.torch.agreement import Attempt
     from heddle.extensions.torch.chunk_rows import ChunkRows
     from heddle.extensions.torch.collective import Compared
@@ -75,16 +75,16 @@ class _Started:
 
     Attributes:
         began: when it was started, in seconds of `time.perf_counter`.
-        wait_for_masks: waits until threads have made the masks of grammars; None without grammars.
+        wait_for_edits: waits until threads have made the edits of logits; None without edits.
         compared: values of the step that ranks compare.
-        picks: samples asked of the device; None before the masks are made.
+        picks: samples asked of the device; None before the edits are made.
     """
 
     began: float
     plan: StepPlan
     sampling: list[ChunkRows]
     found: Read
-    wait_for_masks: Callable[[], None] | None
+    wait_for_edits: Callable[[], None] | None
     compared: Compared
     picks: StartedPicks | None = None
 
@@ -163,9 +163,9 @@ class TorchExecutor:
     def device_memory(self) -> DeviceMemory | None:
         return device_memory(self._device)
 
-    def use_masks(self, masks: MaskSource) -> None:
-        """Take the masks of grammars from there. This is called before the first step."""
-        self._samplers.masks = masks
+    def use_edits(self, edits: EditSource) -> None:
+        """Take the edits of logits from there. This is called before the first step."""
+        self._samplers.edits = edits
 
     @property
     def warm_ups(self) -> int:
@@ -289,28 +289,28 @@ class TorchExecutor:
         self._program.states.prepare(plan)
         chunks = rows_of(plan.chunks)
         sampling = [one for one in chunks if one.chunk.sample]
-        wait_for_masks = self._samplers.begin_masks([one.chunk for one in sampling])
+        wait_for_edits = self._samplers.begin_edits([one.chunk for one in sampling])
         try:
             step = self._program.begin(plan, self._check, self._samplers.latest)
             found = read(step, chunks, self._sums, self._score)
         except BaseException:
-            if wait_for_masks is not None:
-                wait_for_masks()
+            if wait_for_edits is not None:
+                wait_for_edits()
             raise
         if sampling:
             self._logits = found.logits.values
         self._program.states.keep(plan)
         compared = self._program.compared
-        started = _Started(began, plan, sampling, found, wait_for_masks, compared)
-        if wait_for_masks is None:
+        started = _Started(began, plan, sampling, found, wait_for_edits, compared)
+        if wait_for_edits is None:
             started.picks = self._samplers.start(sampling, found.logits)
         return started
 
     def _finish(self, attempt: Attempt[_Started]) -> StepResult:
         """Wait for the tokens, and set back the states of sequences whose guesses were wrong."""
         step = attempt.found
-        if step is not None and step.wait_for_masks is not None:
-            step.wait_for_masks()
+        if step is not None and step.wait_for_edits is not None:
+            step.wait_for_edits()
         self._check()
         if attempt.lacking:
             ranks = ", ".join(map(str, attempt.lacking))

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from heddle import _native
-from heddle.executors.cpu.grammar_masks import GrammarMasks
+from heddle.executors.cpu.logit_edits import LogitEdits
 from heddle.executors.cpu.samplers import bound_sampler, make_sampler, pick_failure
 from heddle.executors.failures import sampler_failed
 from heddle.extensions.torch.device_sampling import DevicePicks, prepare, runs_here
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from heddle.errors import HeddleError
-    from heddle.executors.cpu.grammar_masks import MaskSource
+    from heddle.executors.cpu.logit_edits import EditSource
     from heddle.extensions.torch.chunk_rows import ChunkRows
     from heddle.extensions.torch.readout import SampledLogits
     from heddle.extensions.torch.sampled_row import SampledRow
-    from heddle.step import Binding, Chunk
+    from heddle.step import Binding, Chunk, LogitEdit
 
     Logits = NDArray[np.float32]
     Outcome = Sampled | Failed | Deferred
@@ -44,18 +44,18 @@ _log = logging.getLogger(__name__)
 _ISA = _native.isa_levels()[0]
 
 
-class _Masks:
-    """The masks for the next picks of a slot."""
+class _Edits:
+    """The edits for the next picks of a slot."""
 
     def __init__(self) -> None:
-        self.masks: tuple[bytes, ...] = ()
+        self.edits: tuple[LogitEdit, ...] = ()
 
-    def allow_only(self, *masks: bytes) -> None:
-        """See `heddle.executors.cpu.grammar_masks.MaskedSampler`."""
-        self.masks = masks
+    def edit(self, *edits: LogitEdit) -> None:
+        """See `heddle.executors.cpu.logit_edits.EditedSampler`."""
+        self.edits = edits
 
 
-class _HostSampler(_Masks):
+class _HostSampler(_Edits):
     """The native sampler of a slot. It observes the tokens that it picks."""
 
     def __init__(self, native: _native.Sampler) -> None:
@@ -67,11 +67,11 @@ class _HostSampler(_Masks):
         return self._native.mu
 
     def picks(self, rows: Iterable[Logits]) -> Iterator[_native.Pick]:
-        """Picks from rows of logits (vocabulary,), one at a time, as long as there are masks."""
+        """Picks from rows of logits (vocabulary,), one at a time, as long as there are edits."""
         for place, logits in enumerate(rows):
-            if self.masks and place >= len(self.masks):
+            if self.edits and place >= len(self.edits):
                 return
-            self._native.allow_only(*self.masks[place : place + 1])
+            self._native.edit(*self.edits[place : place + 1])
             token, logprob, top = self._native.pick(_ISA, logits)
             yield token, logprob if self._native.logprobs >= 0 else math.nan, top
 
@@ -79,7 +79,7 @@ class _HostSampler(_Masks):
         """Nothing: it has observed them."""
 
 
-class _DeviceSampler(_Masks):
+class _DeviceSampler(_Edits):
     """The history of a slot whose chain runs on the device."""
 
     mu = None
@@ -92,7 +92,8 @@ class _DeviceSampler(_Masks):
     def rows(self, chunk: Chunk) -> list[SampledRow]:
         """The inputs of the chain for the token after the known tokens, and after each guess."""
         guesses = chunk.tokens[chunk.known :]
-        rows = self._history.rows(guesses, self.masks, follows_unknown=self._unknown > 0)
+        masks = [edit.mask for edit in self.edits]
+        rows = self._history.rows(guesses, masks, follows_unknown=self._unknown > 0)
         self._unknown += 1
         return rows
 
@@ -125,7 +126,7 @@ class Samplers:
     """The samplers and grammars of all slots.
 
     Attributes:
-        masks: makes the masks of grammars.
+        edits: makes the edits of logits.
         latest: the token (slots,) int64 that each slot sampled last on the device, without guesses.
     """
 
@@ -138,7 +139,7 @@ class Samplers:
             prepare(device)
         self._samplers: dict[int, _HostSampler | _DeviceSampler] = {}
         self._failures: dict[int, HeddleError] = {}
-        self.masks: MaskSource = GrammarMasks()
+        self.edits: EditSource = LogitEdits()
 
     def bind(self, binding: Binding, params: SamplingParams) -> None:
         """Give the binding's slot its sampler. If it cannot be made, the slot's samples fail."""
@@ -150,16 +151,16 @@ class Samplers:
             self._failures[binding.slot] = sampler_failed(cause)
             native = make_sampler(SamplingParams(temperature=0, seed=0))
             self._samplers[binding.slot] = _HostSampler(native)
-        self.masks.bind(binding)
+        self.edits.bind(binding)
 
     def _sampler(self, binding: Binding, params: SamplingParams) -> _HostSampler | _DeviceSampler:
         if self._on_device and runs_here(params, binding.rules):
             return _DeviceSampler(SlotHistory(binding, params, self._vocabulary))
         return _HostSampler(bound_sampler(binding, params))
 
-    def begin_masks(self, chunks: Sequence[Chunk]) -> Callable[[], None] | None:
-        """Begin to make masks; see `GrammarMasks.begin_masks`."""
-        return self.masks.begin_masks(chunks, self._samplers)
+    def begin_edits(self, chunks: Sequence[Chunk]) -> Callable[[], None] | None:
+        """Begin to make edits; see `LogitEdits.begin_edits`."""
+        return self.edits.begin_edits(chunks, self._samplers)
 
     def start(self, chunks: Sequence[ChunkRows], logits: SampledLogits) -> StartedPicks:
         """Ask the device to sample for these chunks. This does not wait for it."""
@@ -196,16 +197,16 @@ class Samplers:
             tokens = [one.token for one in outcomes if isinstance(one, Sampled)]
             sampler.observe(tokens)
             if len(tokens) == len(outcomes):
-                self.masks.observe(slot, tokens)
+                self.edits.observe(slot, tokens)
             results.append(outcomes)
         return results
 
     def _problem(self, slot: int) -> Deferred | Failed | None:
         """Why the slot cannot sample in this step."""
-        late = self.masks.late(slot)
+        late = self.edits.late(slot)
         if late is not None:
             return Deferred(slot, late)
-        failure = self._failures.get(slot) or self.masks.failure(slot)
+        failure = self._failures.get(slot) or self.edits.failure(slot)
         return None if failure is None else Failed(slot, failure)
 
     def _from_device(self, started: StartedPicks) -> dict[int, Iterator[_native.Pick]]:

@@ -43,7 +43,7 @@ def _native_score(logits: NDArray[np.float32], wanted: Wanted) -> PromptLogprob 
     params.logprobs = wanted.top
     sampler, target = _native.Sampler(params), wanted.target
     # A sampler that may pick nothing else reports the target's logprob, as in a step's result.
-    sampler.allow_only((1 << target).to_bytes(target // 8 + 1, "little"))
+    sampler.edit(((1 << target).to_bytes(target // 8 + 1, "little"), b""))
     token, logprob, top = sampler.pick(_ISA, logits)
     above = int(np.count_nonzero(logits > logits[target]))
     rank = 1 + above + int(np.count_nonzero(logits[:target] == logits[target]))

@@ -39,7 +39,6 @@ ROWS = (
     *ignored(_ALL, "guided_decoding_backend", str, "names a library"),
     *refused(_ALL, "allowed_token_ids", "constrains the tokens", [], instead="use logit_bias"),
     *refused(_ALL, "bad_words_ids", "constrains the tokens", [], instead="use bad_words"),
-    *refused(_ALL, "logits_processors", "constrains the tokens", []),
     # --- sampling ---
     *refused(_ALL, "use_beam_search", "changes the answer", False),
     *refused(_ALL, "length_penalty", "is of beam search", 1, 1.0),

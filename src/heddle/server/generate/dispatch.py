@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 from pydantic import BaseModel
 
 from heddle.embedding import EmbeddingParams
+from heddle.engine.processors import processors_of
 from heddle.errors import GrammarError
 from heddle.sampling_params import SamplingParams
 from heddle.server.generate.event_stream import EventStream
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from heddle.server.generate.request import GenerationRequest
     from heddle.server.generate.service import Served, Service
     from heddle.server.generate.writer import AnswerWriter
-    from heddle.step import TokenGrammar, TokenRules
+    from heddle.step import LogitsProcessor, TokenGrammar, TokenRules
 
 
 _BLAME_SECONDS = 1.0
@@ -130,7 +131,8 @@ class Dispatcher:
         """The token rules of all choices. Slow work runs in threads, not in the event loop.
 
         Raises:
-            InvalidRequestError: an engram table is unknown, or was built for another vocabulary.
+            InvalidRequestError: an engram table is unknown, or was built for another vocabulary; a
+                logits processor is unknown, or has a wrong option.
             GrammarError: the grammar does not compile.
         """
         bodies, params = self._service.bodies, request.params
@@ -151,7 +153,10 @@ class Dispatcher:
         bias = None
         if params.engram:  # in a thread: the first one computes the vocabulary's fingerprint
             bias = await to_thread(engine.engrams.bias, params)
-        return replace(rules, grammar=grammar, engram=bias)
+        processors: tuple[LogitsProcessor, ...] = ()
+        if params.logits_processors:
+            processors = await bodies.work(http_request, partial(processors_of, params, tokenizer))
+        return replace(rules, grammar=grammar, engram=bias, processors=processors)
 
 
 def _is_slow(request: GenerationRequest) -> bool:
@@ -163,6 +168,7 @@ def _is_slow(request: GenerationRequest) -> bool:
         or params.bad_words
         or params.dry_multiplier
         or params.engram
+        or params.logits_processors
     )
 
 

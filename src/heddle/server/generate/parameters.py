@@ -19,6 +19,7 @@ from heddle.parameters import (
     Member,
     Members,
     Number,
+    Processors,
     Salt,
     Speculation,
     Speculations,
@@ -113,6 +114,8 @@ def _body_type(kind: Kind) -> Any:
             return Annotated[str, Field(json_schema_extra={"enum": list(kind.values)})]
         case Engrams():
             return types.engrams(kind.most)
+        case Processors():
+            return types.processors(kind.most)
         case Speculations():
             return types.speculation(Speculation.MOST)
         case Biases():

@@ -175,6 +175,12 @@ Prompt = Annotated[
 ]
 
 
+def processors(most: int) -> Any:
+    """Options of at most `most` logits processors by name. vLLM's clients send an empty list."""
+    by_name = Annotated[dict[str, dict[str, Any]], Field(max_length=most)]
+    return Annotated[by_name, BeforeValidator(lambda given: {} if given == [] else given)]
+
+
 def speculation(most: int) -> Any:
     """How tokens are guessed, with at most `most` guesses a step. `SamplingParams` checks it."""
     drafter = {"type": "string", "description": "auto, off, or the name of a drafter"}

@@ -13,7 +13,7 @@ from heddle.step import Executor, WarmingExecutor
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from heddle.executors.cpu.grammar_masks import MaskSource
+    from heddle.executors.cpu.logit_edits import EditSource
     from heddle.extensions.torch.ranks.group import RankGroup
     from heddle.roofline import Limits, ModelWork
     from heddle.state import StateMemory
@@ -41,8 +41,8 @@ class LeadingExecutor(WarmingExecutor, Executor, Protocol):
         """Submit a plan that was checked."""
         ...
 
-    def use_masks(self, masks: MaskSource) -> None:
-        """Take the masks of grammars from there."""
+    def use_edits(self, edits: EditSource) -> None:
+        """Take the edits of logits from there."""
         ...
 
 
@@ -80,9 +80,9 @@ class RankedExecutor:
     def compute_seconds(self) -> float:
         return self._leader.compute_seconds
 
-    def use_masks(self, masks: MaskSource) -> None:
-        """Take the masks of grammars from there. This is called before the first step."""
-        self._leader.use_masks(masks)
+    def use_edits(self, edits: EditSource) -> None:
+        """Take the edits of logits from there. This is called before the first step."""
+        self._leader.use_edits(edits)
 
     @property
     def warm_ups(self) -> int:

@@ -34,7 +34,7 @@ VENDORS: Mapping[str, tuple[Row, ...]] = {"OpenAI": openai.ROWS} | {
 
 _BOUNDS = (
     *("stop", "stop_sequences", "stop_token_ids", "stop_words", "stop_strings"),
-    *("bad_words", "logit_bias", "min_tokens", "ignore_eos"),
+    *("bad_words", "logit_bias", "min_tokens", "ignore_eos", "logits_processors"),
     *("max_tokens", "max_completion_tokens", "max_output_tokens", "n_predict", "max_new_tokens"),
     *("structural_tag", "format"),
 )
