@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from heddle.config import DEFAULT_MODEL
-from heddle.engine.machine import OtherWork
 from heddle.extensions.bench.machine import describe
 from heddle.extensions.bench.servers import running
+from heddle.loading.machine import OtherWork
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING
 
 from comparison import both, encoder, note, parser, save, text
 from gap_plot import Panel, svg
-from heddle.engine.machine import OtherWork
 from heddle.errors import HeddleError
 from heddle.extensions.bench.figures import Spread, ttft
 from heddle.extensions.bench.remote import complete, complete_beside
 from heddle.extensions.bench.side_by_side import turns
+from heddle.loading.machine import OtherWork
 
 if TYPE_CHECKING:
     import argparse

@@ -18,8 +18,8 @@ import numpy as np
 
 from heddle import _native
 from heddle.config import EngineConfig
-from heddle.engine.loading import load_model
 from heddle.executors.cpu.samplers import make_sampler
+from heddle.loading.load import load_model
 from heddle.sampling_params import SamplingParams
 from heddle.step import Binding, Chunk, StepPlan, TokenRules
 from heddle.weights.tensor_types import TensorType

@@ -18,8 +18,8 @@ import urllib.request
 from pathlib import Path
 from statistics import median
 
-from heddle.engine.loading import find_model
 from heddle.extensions.bench.servers import running
+from heddle.loading.find import find_model
 
 SETTLED = 5
 """Loads after which the libraries have made what they keep."""

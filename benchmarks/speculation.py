@@ -27,7 +27,7 @@ import httpx
 
 import heddle
 from heddle.cores import usable_cores
-from heddle.engine.loading import find_model
+from heddle.loading.find import find_model
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -27,7 +27,7 @@ OPEN = {
         "outputs",
         "sampling_params",
         "hub_place",
-        "memory",
+        "process_memory",
         "roofline",
         "settings",
         "sizes",
@@ -38,20 +38,24 @@ OPEN = {
 """Files that every room may import."""
 
 MAY_IMPORT = {
-    "extensions": {"cli", "server", "engine"},  # and all of the core; see EXTENSIONS_MAY_IMPORT
-    "cli": {"server", "engine", "weights", "text"},
-    "server": {"engine", "text"},
-    "engine": {"scheduler", "drafting", "executors", "cache", "disk", "text", "weights", "models"},
+    "extensions": {"cli", "server", "hosting"},  # and all of the core; see EXTENSIONS_MAY_IMPORT
+    "cli": {"server", "hosting", "engine", "loading", "weights", "text"},
+    "server": {"hosting", "engine", "loading", "text"},
+    "hosting": {"engine", "loading", "weights"},
+    "engine": {
+        *{"loading", "scheduler", "drafting", "executors", "cache", "disk", "text", "weights"},
+    },
+    "loading": {"executors", "models", "text", "weights"},
     "scheduler": {"cache"},
     "drafting": {"_native"},
-    "executors": {"cache", "models", "weights", "_native"},
+    "executors": {"models", "weights", "_native"},
     "cache": {"disk"},
     "disk": set(),
     "models": {"weights"},
     "text": {"weights"},
     "weights": set(),
     # Single files beside the rooms:
-    "__init__": {"engine"},
+    "__init__": {"hosting", "engine"},
     "__main__": {"cli"},
     "checks": {"errors"},
     "closing": set(),
@@ -64,9 +68,9 @@ MAY_IMPORT = {
     "folders": {"errors"},
     "grammars": {"errors"},
     "hub_place": {"config", "folders"},
-    "memory": set(),
     "outputs": {"errors"},
     "parameters": {"checks"},
+    "process_memory": set(),
     "roofline": set(),
     "sampling_params": {"checks", "errors", "grammars", "parameters"},
     "settings": {"defaults", "errors", "parameters", "sizes"},

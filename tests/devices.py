@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from heddle.errors import ConfigError
-from heddle.executors.registry import devices, loader
+from heddle.executors.devices import devices, loader
 from heddle.extensions.processes.load import load_in_process
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from fake_executor import END, SHAPE, VOCABULARY, FakeExecutor
 from heddle.embedding import Pooling
-from heddle.engine.loading import LoadedModel, ModelInfo
 from heddle.errors import InvalidRequestError, UnsupportedParameterError
+from heddle.loading.loaded_model import LoadedModel, ModelInfo
 from heddle.step import TokenPieces
 from heddle.text.chat.dialect import Dialect
 from heddle.text.constrained.grammar import GrammarCompiler

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from heddle.config import ServerConfig
-from heddle.engine.registry import Registry
+from heddle.hosting.registry import Registry
 from heddle.server.app import create_app
 from heddle.server.http.process import Server, bind, url
 from patience import PATIENCE

@@ -50,7 +50,7 @@ def _native_modules() -> Iterator[str]:
 
 def test_it_has_no_extension_and_says_so(environment: dict[str, str]) -> None:
     code = (
-        "from heddle.doors import extensions; from heddle.executors.registry import devices;"
+        "from heddle.doors import extensions; from heddle.executors.devices import devices;"
         "from heddle.server.app import apis; print(len(extensions()), *devices(), len(apis()))"
     )
     command = [sys.executable, "-c", PLAIN + code]

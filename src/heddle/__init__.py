@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from heddle.engine.driven import DrivenSequence, SampledToken, SequenceSnapshot
     from heddle.engine.engine import Engine
     from heddle.engine.llm import LLM
-    from heddle.engine.registry import Registry
     from heddle.errors import (
         ChecksumError,
         ConfigError,
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
         UnsupportedParameterError,
     )
     from heddle.grammars import Grammar
+    from heddle.hosting.registry import Registry
     from heddle.outputs import Delta, FinishReason, Output, PromptLogprob, TokenLogprob, Usage
     from heddle.sampling_params import SamplingParams
 
@@ -86,7 +86,7 @@ _MODULES = {
     "engine.driven": ("DrivenSequence", "SampledToken", "SequenceSnapshot"),
     "engine.engine": ("Engine",),
     "engine.llm": ("LLM",),
-    "engine.registry": ("Registry",),
+    "hosting.registry": ("Registry",),
     "errors": (
         "ChecksumError",
         "ConfigError",

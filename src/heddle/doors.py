@@ -34,11 +34,11 @@ class Device:
 
     Attributes:
         load: reference of a function with the signature of
-            :class:`heddle.executors.registry.Load`.
+            :class:`heddle.executors.devices.Load`.
         check: reference of a function that takes the device's name and raises ConfigError if this
             machine has no such device; empty: every machine has it.
         host: reference of a function that takes `load` and the arguments of
-            :class:`heddle.executors.registry.Load`, for a device that runs in a process of its own
+            :class:`heddle.executors.devices.Load`, for a device that runs in a process of its own
             because it may fail in a way that only a new process mends; empty: it runs in this one.
         extra: the extra of the package that the device needs; empty: none.
         is_numbered: whether a name may end with the number of one of several such devices.
@@ -58,7 +58,7 @@ class Extension:
     """What one package brings. All texts but keys are references.
 
     Attributes:
-        families: values of :class:`heddle.models.registry.Family`.
+        families: values of :class:`heddle.models.families.Family`.
         call_forms: functions that take the source of a chat template and return the
             :class:`heddle.text.chat.call_forms.CallForm` that it writes, or None. They are asked
             before Heddle looks itself.

@@ -10,7 +10,7 @@ import pytest
 from heddle.cli import newcomer, run
 from heddle.cli.machine import Machine, this_machine
 from heddle.config import DEFAULT_MODEL, HubConfig
-from heddle.models.registry import FAMILIES
+from heddle.models.families import FAMILIES
 from heddle.weights.catalog import ALIASES
 from heddle.weights.hub.names import parse
 from heddle.weights.suggestions import SUGGESTIONS, best_for, rows

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 import templates
 from heddle import Engine, EngineConfig
 from heddle.config import DEFAULT_MODEL, RegistryConfig, ServerConfig
-from heddle.engine.registry import Registry
+from heddle.hosting.registry import Registry
 from live_server import live_server
 from talking_model import talking_server
 from tiny_hub import tiny_hub

@@ -12,9 +12,9 @@ from tokenizers import pre_tokenizers
 
 from gguf_writer import Tensor, write_gguf
 from heddle import LLM, EngineConfig
-from heddle.engine.reranking import INSTRUCTION
 from heddle.errors import InvalidRequestError, UnsupportedParameterError
 from heddle.extensions.reference.model import ReferenceModel
+from heddle.loading.reranking import INSTRUCTION
 from heddle.text.tokenizer.vocabulary import TokenType
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 from live_server import live_server

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from heddle.engine.activity import WINDOW, Activity, StepComposition, StepKind
+from heddle.engine.observation.activity import WINDOW, Activity, StepComposition, StepKind
 from heddle.sampling_params import SamplingParams
 from heddle.scheduler.sequence import Sequence
 from heddle.step import Binding, Chunk, Sampled, StepPlan

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from heddle.config import EngineConfig
-from heddle.engine import admission
-from heddle.engine.admission import Admission
-from heddle.engine.streams import Collector
+from heddle.engine.requests import admission
+from heddle.engine.requests.admission import Admission
+from heddle.engine.streaming.streams import Collector
 from heddle.errors import ClientLimitError, ContextLengthError, QueueTimeoutError
 from heddle.outputs import FinishReason
 from heddle.sampling_params import SamplingParams

@@ -29,7 +29,7 @@ from heddle.scheduler.sequence import SlotState
 
 if TYPE_CHECKING:
     from heddle.engine.driven import DrivenSequence
-    from heddle.engine.request import Request
+    from heddle.engine.requests.request import Request
 
 PROMPT = [8, 5, 12, 12, 15]
 

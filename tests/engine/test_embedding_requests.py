@@ -22,7 +22,7 @@ from heddle import (
     UnsupportedParameterError,
     Usage,
 )
-from heddle.engine.streams import Collector
+from heddle.engine.streaming.streams import Collector
 
 if TYPE_CHECKING:
     from array import array
@@ -99,7 +99,7 @@ def test_the_vectors_of_a_text_s_tokens_are_bounded(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = start()
-    monkeypatch.setattr("heddle.engine.request.MAX_TOKEN_NUMBERS", 9)  # of two a token
+    monkeypatch.setattr("heddle.engine.requests.request.MAX_TOKEN_NUMBERS", 9)  # of two a token
     assert engine.embed([1, 2, 3, 4], EmbeddingParams(Pooling.NONE))
     said = "the prompt has 5 tokens; with pooling none it may have 4"
     with pytest.raises(InvalidRequestError, match=said) as refused:

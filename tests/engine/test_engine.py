@@ -15,8 +15,8 @@ from fake_executor import END, VOCABULARY, FakeExecutor, solo_output
 from fake_model import PIECES, FakeTokenizer, fake_model, text_of
 from heddle.config import EngineConfig
 from heddle.engine import Engine
-from heddle.engine.streams import Collector
-from heddle.engine.telemetry import SlotSnapshot
+from heddle.engine.observation.telemetry import SlotSnapshot
+from heddle.engine.streaming.streams import Collector
 from heddle.errors import (
     ContextLengthError,
     EngineClosedError,

@@ -37,7 +37,7 @@ from heddle.state import PAGE_TOKENS
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from heddle.engine.request import Ticket
+    from heddle.engine.requests.request import Ticket
     from heddle.step import Binding
 
 BROKEN_SAMPLER, NOT_FINITE = 5, 6

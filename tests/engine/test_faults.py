@@ -11,7 +11,7 @@ import pytest
 
 from fake_model import FakeTokenizer
 from heddle.engine.health import ChunkSummary, HealthState
-from heddle.engine.streams import Collector
+from heddle.engine.streaming.streams import Collector
 from heddle.errors import (
     EngineClosedError,
     EngineFailedError,

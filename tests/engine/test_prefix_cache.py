@@ -9,7 +9,7 @@ import pytest
 
 from fake_executor import FakeExecutor, solo_output
 from fake_model import FakeTokenizer
-from heddle.engine.streams import Collector
+from heddle.engine.streaming.streams import Collector
 from heddle.sampling_params import SamplingParams
 from heddle.scheduler.sequence import SlotState
 

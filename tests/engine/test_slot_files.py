@@ -16,7 +16,7 @@ from heddle.disk import slot_file
 from heddle.disk.directory import write_all
 from heddle.engine import Engine
 from heddle.engine.slot_files import slot_directory, slot_path
-from heddle.engine.streams import Collector
+from heddle.engine.streaming.streams import Collector
 from heddle.errors import (
     ConfigError,
     EngineClosedError,

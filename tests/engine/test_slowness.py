@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from heddle.cache.manager import CacheManager
-from heddle.engine.activity import StepComposition
-from heddle.engine.request import Request
-from heddle.engine.slowness import QUIET, SLOW, Slowness
+from heddle.engine.observation.activity import StepComposition
+from heddle.engine.observation.slowness import QUIET, SLOW, Slowness
+from heddle.engine.requests.request import Request
 from heddle.sampling_params import SamplingParams
 from heddle.scheduler.scheduler import Scheduler
 from heddle.scheduler.sequence import Sequence

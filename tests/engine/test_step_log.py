@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fake_executor import MEMORY
-from heddle.engine import step_log
+from heddle.engine.observation import step_log
 from heddle.sampling_params import SamplingParams
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ import pytest
 
 from fake_executor import END, FakeExecutor, solo_output
 from fake_model import FakeTokenizer, text_of
-from heddle.engine.backlog import Backlog, delta_bytes
-from heddle.engine.streams import AsyncStreams, Mailbox
+from heddle.engine.streaming.backlog import Backlog, delta_bytes
+from heddle.engine.streaming.streams import AsyncStreams, Mailbox
 from heddle.errors import (
     BacklogError,
     ContextLengthError,

@@ -15,7 +15,7 @@ from tiny_files import SMALL, one_token_plan, tiny_file
 from heddle import _native
 from heddle.config import EngineConfig
 from heddle.errors import ConfigError, EngineFailedError, OutOfMemoryError
-from heddle.executors import memory
+from heddle.executors import memory_plan
 from heddle.executors.cpu.load import load
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 from models.tiny.llama import PLAIN
@@ -132,7 +132,7 @@ def test_the_page_format_depends_on_the_settings_that_change_pages(tmp_path):
 def test_held_bytes_count_weights_pages_and_tokenizer_once(tmp_path):
     file = tiny_file(tmp_path)
     executor = load(file, SMALL)
-    packed = executor.held_bytes - executor.memory.bytes - memory.text_bytes(executor.shape)
+    packed = executor.held_bytes - executor.memory.bytes - memory_plan.text_bytes(executor.shape)
     assert executor.weight_bytes <= packed < (tmp_path / "tiny.gguf").stat().st_size
 
 
@@ -167,7 +167,7 @@ def test_q8_0_holds_nearly_twice_the_tokens_in_the_same_bytes(tmp_path):
 
 
 def test_a_kv_cache_beyond_free_memory_is_refused_with_both_sizes(tmp_path, monkeypatch):
-    monkeypatch.setattr(memory, "memory_limits", lambda: {"the available memory": 10**8})
+    monkeypatch.setattr(memory_plan, "memory_limits", lambda: {"the available memory": 10**8})
     huge = EngineConfig(slots=1024, threads=1, kv_cache=100 << 30, min_free_memory=0)
     metadata = {"llama.context_length": 10**6}
     with pytest.raises(
@@ -178,7 +178,7 @@ def test_a_kv_cache_beyond_free_memory_is_refused_with_both_sizes(tmp_path, monk
 
 
 def test_weights_beyond_free_memory_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(memory, "memory_limits", lambda: {"the available memory": 1_000})
+    monkeypatch.setattr(memory_plan, "memory_limits", lambda: {"the available memory": 1_000})
     with pytest.raises(OutOfMemoryError, match="take a smaller model") as error:
         load(tiny_file(tmp_path), EngineConfig(threads=1))
     assert error.value.param == "model"

@@ -29,9 +29,9 @@ from heddle.errors import (
     StepAbandonedError,
     UnsupportedModelError,
 )
+from heddle.executors.devices import loader
 from heddle.executors.failures import summarize
-from heddle.executors.registry import loader
-from heddle.memory import machine_memory
+from heddle.process_memory import machine_memory
 from heddle.sampling_params import SamplingParams
 from heddle.state import PAGE_TOKENS
 from heddle.step import (

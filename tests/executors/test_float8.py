@@ -10,7 +10,7 @@ import pytest
 from tiny_files import SMALL
 
 from devices import EXECUTORS, load_on
-from heddle.executors.memory import text_bytes
+from heddle.executors.memory_plan import text_bytes
 from heddle.extensions.quantise.quantising import quantise_file
 from heddle.step import Chunk, Scoring, StepPlan
 from heddle.weights.formats import open_checkpoint

@@ -14,7 +14,7 @@ from tiny_files import GREEDY, SMALL, tiny_file
 
 from devices import EXECUTORS, load_on
 from heddle import _native
-from heddle.executors.registry import loader
+from heddle.executors.devices import loader
 from heddle.sampling_params import SamplingParams
 from heddle.step import Binding, Chunk, Deferred, Failed, Sampled, StepPlan, TokenRules
 from steps import execute

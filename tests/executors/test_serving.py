@@ -11,7 +11,7 @@ import pytest
 from heddle.config import EngineConfig
 from heddle.errors import OutOfMemoryError
 from heddle.executors.failures import non_finite, nothing_allowed
-from heddle.executors.memory import Room, plan_memory
+from heddle.executors.memory_plan import Room, plan_memory
 from heddle.executors.plan_problems import plan_problems
 from heddle.executors.serving import head_config, loaded_tensors, served_config, served_head
 from heddle.state import KvShape, Pages, StateMemory, Window, WindowMemory

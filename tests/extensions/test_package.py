@@ -21,7 +21,7 @@ USES = """
 import json, sys, urllib.error, urllib.request
 from dataclasses import replace
 from heddle.config import EngineConfig, ServerConfig
-from heddle.engine.registry import Registry
+from heddle.hosting.registry import Registry
 from heddle.sampling_params import SamplingParams
 from live_server import live_server
 from heddle.text.chat.dialect import Dialect

@@ -10,7 +10,7 @@ import pytest
 
 from heddle.errors import ModelFileError, UnsupportedModelError
 from heddle.extensions.reference.model import ReferenceModel
-from heddle.models.registry import build
+from heddle.models.families import build
 from heddle.state import Fixed, Pages
 from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint
 from models.tiny.base import TOKENS

@@ -9,7 +9,7 @@ import pytest
 
 from heddle.errors import ModelFileError, UnsupportedModelError
 from heddle.models import gemma2
-from heddle.models.registry import build
+from heddle.models.families import build
 from heddle.weights.checkpoint import Hyperparameters
 from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint
 from models.attentions import attentions

@@ -10,7 +10,7 @@ import pytest
 
 from heddle.errors import ModelFileError
 from heddle.models import gemma3
-from heddle.models.registry import build
+from heddle.models.families import build
 from heddle.weights.checkpoint import Hyperparameters
 from models.attentions import attentions
 from models.tiny.base import BASE

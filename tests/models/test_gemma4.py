@@ -16,7 +16,7 @@ from heddle.config import EngineConfig
 from heddle.errors import ConfigError, ModelFileError, UnsupportedModelError
 from heddle.executors.cpu.load import load
 from heddle.extensions.reference.model import ReferenceModel
-from heddle.models.registry import build
+from heddle.models.families import build
 from heddle.state import KvShape, Pages, Shared, Window, pages_for
 from heddle.step import Chunk, StepPlan
 from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint

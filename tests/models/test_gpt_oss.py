@@ -16,7 +16,7 @@ from heddle.config import EngineConfig
 from heddle.errors import ModelFileError, UnsupportedModelError
 from heddle.executors.cpu.load import load
 from heddle.extensions.reference.model import ReferenceModel
-from heddle.models.registry import build
+from heddle.models.families import build
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint
 from heddle.weights.tensor_types import TensorType

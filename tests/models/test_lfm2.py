@@ -9,7 +9,7 @@ import pytest
 
 from heddle.errors import ModelFileError, UnsupportedModelError
 from heddle.extensions.reference.model import ReferenceModel
-from heddle.models.registry import build
+from heddle.models.families import build
 from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint
 from models.tiny.base import TOKENS
 from models.tiny.lfm2 import MODELS

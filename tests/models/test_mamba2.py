@@ -9,7 +9,7 @@ import pytest
 from heddle.config import EngineConfig
 from heddle.errors import ModelFileError, UnsupportedModelError
 from heddle.executors.cpu.load import load
-from heddle.models.registry import build
+from heddle.models.families import build
 from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint
 from models.tiny.mamba2 import MODELS
 

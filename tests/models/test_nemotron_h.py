@@ -15,7 +15,7 @@ from heddle.errors import ModelFileError, UnsupportedModelError
 from heddle.executors.cpu.load import load
 from heddle.extensions.reference.model import ReferenceModel
 from heddle.models.base import read_parts
-from heddle.models.registry import build
+from heddle.models.families import build
 from heddle.weights.checkpoint import Hyperparameters
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint

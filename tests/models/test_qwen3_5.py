@@ -11,7 +11,7 @@ import pytest
 from folder_writer import write_safetensors
 from heddle.errors import HeddleError, ModelFileError, UnsupportedModelError
 from heddle.extensions.reference.model import ReferenceModel
-from heddle.models.registry import build
+from heddle.models.families import build
 from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint
 from models.tiny import qwen3_5, qwen3_5_moe
 from models.tiny.base import TOKENS, TinyModel

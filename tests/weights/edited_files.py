@@ -27,8 +27,8 @@ if __name__ == "__main__":
 from folder_writer import write_raw_safetensors
 from gguf_writer import Tensor, gguf_bytes
 from heddle.config import EngineConfig
-from heddle.engine.loading import load_model
 from heddle.errors import HeddleError
+from heddle.loading.load import load_model
 from models.tiny import FAMILIES
 
 if TYPE_CHECKING:

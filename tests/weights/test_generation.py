@@ -11,10 +11,10 @@ import pytest
 
 from gguf_writer import write_gguf
 from heddle import EngineConfig, SamplingParams
-from heddle.engine.fetching import facts_of
-from heddle.engine.loading import load_model
-from heddle.engine.registry import Registry
 from heddle.errors import ModelFileError
+from heddle.hosting.fetching import facts_of
+from heddle.hosting.registry import Registry
+from heddle.loading.load import load_model
 from heddle.sampling_params import Stage
 from heddle.weights.catalog import ALIASES, Part, Recipe
 from heddle.weights.formats import open_checkpoint

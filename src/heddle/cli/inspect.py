@@ -12,7 +12,7 @@ def inspect(model: Model = DEFAULT_MODEL, *, as_json: AsJson = False, hub: HubCo
 
     The exit code is 2 if Heddle cannot run the model.
     """
-    from heddle.engine.loading import check_supported
+    from heddle.loading.find import check_supported
     from heddle.weights.inspect import describe, render
     from heddle.weights.progress import on_console
     from heddle.weights.sources import find

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from heddle.memory import available_bytes
+from heddle.process_memory import available_bytes
 
 _MOST_OTHER_WORK = 0.9
 """Largest share of the machine in other programs for which the measured rate is corrected: cores
@@ -29,7 +29,7 @@ class Machine:
 
 def this_machine() -> Machine:
     """The machine that runs this process. Measuring takes 0.3 s."""
-    from heddle.engine.machine import OtherWork, memory_rate
+    from heddle.loading.machine import OtherWork, memory_rate
 
     others = OtherWork()
     rate = memory_rate()

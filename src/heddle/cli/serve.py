@@ -12,7 +12,7 @@ from heddle.errors import ConfigError
 from heddle.sizes import counted
 
 if TYPE_CHECKING:
-    from heddle.engine.registry import Registry
+    from heddle.hosting.registry import Registry
 
 Models = Annotated[
     list[str] | None,
@@ -42,8 +42,8 @@ def serve(
 ) -> None:
     """Serve models over HTTP, with OpenAI's API and those of extensions."""
     from heddle.cli.logs import logging_to_stderr
-    from heddle.engine.registry import Registry
-    from heddle.memory import freeze_objects
+    from heddle.hosting.registry import Registry
+    from heddle.process_memory import freeze_objects
     from heddle.server.app import create_app
     from heddle.server.http.access import is_loopback
     from heddle.server.http.keys import keys_of

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 from heddle.disk.directory import DirectoryInUseError, PageDirectory
 from heddle.disk.tier import DiskTier
-from heddle.engine.fingerprint import pages_fingerprint
 from heddle.errors import ModelFileError
 from heddle.folders import user_path
+from heddle.loading.fingerprint import pages_fingerprint
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from heddle.config import EngineConfig
-    from heddle.engine.loading import LoadedModel
+    from heddle.loading.loaded_model import LoadedModel
 
 _log = logging.getLogger(__name__)
 

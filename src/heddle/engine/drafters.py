@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence as Many
 
     from heddle.config import EngineConfig
-    from heddle.engine.loading import LoadedModel
+    from heddle.loading.loaded_model import LoadedModel
     from heddle.scheduler.guessing import Drafter
     from heddle.scheduler.sequence import Sequence
     from heddle.scheduler.speculation import Speculator

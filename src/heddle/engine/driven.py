@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Literal
 
-from heddle.engine.request import Ticket, check_tokens, prepare
+from heddle.engine.requests.request import Ticket, check_tokens, prepare
 from heddle.errors import InvalidRequestError
 from heddle.text.tokenizer.continuations import beyond, line_end
 from heddle.text.tokenizer.detokenizer import Detokenizer
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from heddle.engine.engrams import ModelEngrams
-    from heddle.engine.loading import LoadedModel
-    from heddle.engine.request import Request
+    from heddle.engine.requests.request import Request
     from heddle.engine.thread import EngineThread
+    from heddle.loading.loaded_model import LoadedModel
     from heddle.outputs import Delta
     from heddle.sampling_params import SamplingParams
     from heddle.text.tokenizer.continuations import Continuations

@@ -16,14 +16,14 @@ from heddle.config import DEFAULT_MODEL, EngineConfig
 from heddle.embedding import EmbeddingParams
 from heddle.engine.driven import DrivenSequence
 from heddle.engine.engrams import EngramLibrary, ModelEngrams, open_engrams
-from heddle.engine.fingerprint import answers_fingerprint
-from heddle.engine.loading import load_model
-from heddle.engine.request import Ticket, prepare
+from heddle.engine.requests.request import Ticket, prepare
 from heddle.engine.slot_files import restore_slot, save_slot
-from heddle.engine.streams import AsyncStream, AsyncStreams, Collector, Mailbox, Stream
+from heddle.engine.streaming.streams import AsyncStream, AsyncStreams, Collector, Mailbox, Stream
 from heddle.engine.thread import EngineThread
 from heddle.errors import ContextLengthError, InvalidRequestError, ModelFileError
 from heddle.executors.serving import served_config
+from heddle.loading.fingerprint import answers_fingerprint
+from heddle.loading.load import load_model
 from heddle.sampling_params import SamplingParams
 from heddle.sizes import gigabytes
 from heddle.text.constrained.trial import Trial
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 
     from heddle.cache.manager import PrefixCacheStats
     from heddle.embedding import Embedding
-    from heddle.engine.backlog import Backlog
     from heddle.engine.health import Health
-    from heddle.engine.loading import LoadedModel
-    from heddle.engine.request import Params, Prompt, Sink
-    from heddle.engine.telemetry import EngineSnapshot, Observer
+    from heddle.engine.observation.telemetry import EngineSnapshot, Observer
+    from heddle.engine.requests.request import Params, Prompt, Sink
+    from heddle.engine.streaming.backlog import Backlog
     from heddle.engine.turns import Turns
     from heddle.grammars import Grammar
+    from heddle.loading.loaded_model import LoadedModel
     from heddle.outputs import Delta, Output
     from heddle.scheduler.sequence import Sequence as SchedulerSequence
     from heddle.step import TokenGrammar, TokenRules

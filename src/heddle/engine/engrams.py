@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from heddle.config import EngineConfig
-    from heddle.engine.loading import LoadedModel
+    from heddle.loading.loaded_model import LoadedModel
     from heddle.sampling_params import SamplingParams
     from heddle.step import EngramBias
 

@@ -11,7 +11,7 @@ from heddle.config import DEFAULT_MODEL, EngineConfig
 from heddle.embedding import EmbeddingParams, Pooling
 from heddle.engine.engine import Engine
 from heddle.engine.progress import batch_progress
-from heddle.engine.streams import Collector
+from heddle.engine.streaming.streams import Collector
 from heddle.errors import InvalidRequestError
 from heddle.outputs import FinishReason
 from heddle.sampling_params import SamplingParams
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from heddle.engine.request import Params, Prompt, Ticket
+    from heddle.engine.requests.request import Params, Prompt, Ticket
     from heddle.outputs import Delta, Output
 
 T = TypeVar("T")
@@ -134,7 +134,7 @@ class LLM(Closing):
         """Scores in [0, 1] of how well each document answers the query, in their order.
 
         The model answers "yes" or "no", as Qwen3-Reranker was trained to. See
-        :class:`heddle.engine.reranking.Reranker`.
+        :class:`heddle.loading.reranking.Reranker`.
 
         Args:
             query: the text of the search.

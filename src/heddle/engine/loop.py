@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING
 
 from heddle.cache.manager import CacheManager
 from heddle.disk.tier import PATIENCE
-from heddle.engine import step_log
-from heddle.engine.activity import Activity
-from heddle.engine.admission import Admission
-from heddle.engine.delivery import Delivery
 from heddle.engine.disk import open_disk_tier
 from heddle.engine.drafters import drafters, follower_of
 from heddle.engine.gate import Gate
 from heddle.engine.health import Poison, poison_of
-from heddle.engine.patience import Patience
-from heddle.engine.slowness import SLOW, Slowness
+from heddle.engine.observation import step_log
+from heddle.engine.observation.activity import Activity
+from heddle.engine.observation.slowness import SLOW, Slowness
+from heddle.engine.observation.watchdog import Heartbeat, Phase, step_allowance
+from heddle.engine.requests.admission import Admission
+from heddle.engine.requests.patience import Patience
+from heddle.engine.streaming.delivery import Delivery
 from heddle.engine.wakeup import Calls, Cancels, Wakeup
-from heddle.engine.watchdog import Heartbeat, Phase, step_allowance
 from heddle.errors import (
     EngineClosedError,
     EngineFailedError,
@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 
     from heddle.config import EngineConfig
     from heddle.engine.drafters import Follower
-    from heddle.engine.loading import LoadedModel
     from heddle.engine.turns import Turn, Turns
+    from heddle.loading.loaded_model import LoadedModel
     from heddle.scheduler.sequence import Sequence
     from heddle.step import StepPlan, StepResult
 

@@ -18,18 +18,18 @@ from heddle.disk.directory import private_directory
 from heddle.disk.page_file import PageFileError, Prefix, scope_of
 from heddle.disk.slot_file import SlotFile
 from heddle.disk.tier import DiskTier
-from heddle.engine.fingerprint import pages_fingerprint
 from heddle.errors import InvalidRequestError, SlotFileError
 from heddle.folders import user_path
+from heddle.loading.fingerprint import pages_fingerprint
 from heddle.state import PAGE_TOKENS, TokenArray
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from heddle.engine.loading import LoadedModel
     from heddle.engine.loop import EngineLoop
     from heddle.engine.thread import EngineThread
+    from heddle.loading.loaded_model import LoadedModel
 
 _PAGES = 4
 """Most pages to copy between two steps. A copy takes at most 0.2 ms."""

@@ -15,18 +15,18 @@ from weakref import WeakSet
 
 from heddle.engine.health import Health, HealthState
 from heddle.engine.loop import EngineLoop
-from heddle.engine.snapshot import take_snapshot
-from heddle.engine.watchdog import Watchdog
+from heddle.engine.observation.snapshot import take_snapshot
+from heddle.engine.observation.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from heddle.cache.manager import PrefixCacheStats
     from heddle.config import EngineConfig
-    from heddle.engine.loading import LoadedModel
-    from heddle.engine.request import Request
-    from heddle.engine.telemetry import EngineSnapshot, Observer
+    from heddle.engine.observation.telemetry import EngineSnapshot, Observer
+    from heddle.engine.requests.request import Request
     from heddle.engine.turns import Turns
+    from heddle.loading.loaded_model import LoadedModel
 
 T = TypeVar("T")
 

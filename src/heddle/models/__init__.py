@@ -1,1 +1,1 @@
-"""Architectures: `registry.py` lists them. Each is one small file over shared blocks."""
+"""Architectures: `families.py` lists them. Each is one small file over shared blocks."""

@@ -8,7 +8,7 @@ from starlette.routing import Route
 
 from heddle.config import ServerConfig
 from heddle.doors import extensions, refer
-from heddle.engine.backlog import Backlog
+from heddle.engine.streaming.backlog import Backlog
 from heddle.server.api import native, openai
 from heddle.server.generate.dispatch import Dispatcher
 from heddle.server.generate.service import Service
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from heddle.engine import Engine
-    from heddle.engine.registry import Registry
+    from heddle.hosting.registry import Registry
     from heddle.server.generate.api import Api
     from heddle.server.http.edge import Reader
 

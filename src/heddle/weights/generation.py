@@ -1,7 +1,7 @@
 """The sampling parameters that a model's files recommend: names and checks for all formats.
 
-A reader gives the values as the files have them, by the name of the sampling parameter. The engine
-uses them where a request does not say (:meth:`heddle.engine.loading.LoadedModel.sampling_params`).
+A reader gives the values as the files have them, by the name of the sampling parameter. They apply
+where a request does not say (:meth:`heddle.loading.loaded_model.LoadedModel.sampling_params`).
 """
 
 from __future__ import annotations

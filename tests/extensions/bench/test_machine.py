@@ -7,8 +7,8 @@ import os
 import subprocess
 import sys
 
-from heddle.engine.machine import OtherWork
 from heddle.extensions.bench.machine import describe
+from heddle.loading.machine import OtherWork
 
 
 def test_a_description_says_what_matters() -> None:

@@ -14,11 +14,11 @@ from heddle.config import EngineConfig
 from heddle.drafting.lookup import LookupDrafter
 from heddle.engine.drafters import follower_of
 from heddle.engine.health import HealthState
-from heddle.engine.loading import load_model
-from heddle.engine.streams import Collector
+from heddle.engine.streaming.streams import Collector
 from heddle.errors import ConfigError, InvalidRequestError
 from heddle.extensions.drafters.model import DraftModel
 from heddle.extensions.engrams.drafter import EngramDrafter
+from heddle.loading.load import load_model
 from heddle.sampling_params import SamplingParams
 from heddle.state import WindowMemory
 from heddle.step import EngramBias
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from fake_executor import Occupant
     from fixtures.engines import Start
-    from heddle.engine.loading import LoadedModel
+    from heddle.loading.loaded_model import LoadedModel
     from heddle.outputs import Output
     from heddle.scheduler.sequence import Sequence as SequenceOf
 

@@ -14,7 +14,7 @@ import pytest
 from fake_loads import Loads
 from heddle.config import RegistryConfig, ServerConfig
 from heddle.engine import Engine
-from heddle.engine.registry import Registry
+from heddle.hosting.registry import Registry
 from heddle.server.http.hints import HEADER
 from live_server import live_server
 from patience import PATIENCE

@@ -11,8 +11,8 @@ from fastapi import APIRouter
 
 from heddle.doors import Device, Extension
 from heddle.executors.cpu.load import load as load_on_processor
+from heddle.models.families import Family
 from heddle.models.qwen3 import build  # noqa: F401  a family whose layers are Qwen3's
-from heddle.models.registry import Family
 from heddle.server.generate.api import Api
 from heddle.text.chat.call_forms import Hermes
 

@@ -23,7 +23,6 @@ from executors.tiny_files import tiny_file
 from fake_executor import MEMORY, FakeExecutor
 from heddle.config import EngineConfig, RegistryConfig
 from heddle.engine.engine import Engine
-from heddle.engine.registry import Registry
 from heddle.errors import (
     ConfigError,
     EngineClosedError,
@@ -35,11 +34,12 @@ from heddle.errors import (
     StepAbandonedError,
     UnsupportedModelError,
 )
-from heddle.executors.registry import devices, loader
+from heddle.executors.devices import devices, loader
 from heddle.extensions.processes import child
 from heddle.extensions.processes.children import process as children
 from heddle.extensions.processes.executor import ProcessExecutor
-from heddle.memory import machine_memory
+from heddle.hosting.registry import Registry
+from heddle.process_memory import machine_memory
 from heddle.sampling_params import SamplingParams
 from heddle.step import Binding, Chunk, StepPlan
 from live_server import live_server
@@ -272,7 +272,7 @@ from dataclasses import replace
 from pathlib import Path
 from heddle.config import EngineConfig
 from heddle.engine.engine import Engine
-from heddle.executors.registry import devices
+from heddle.executors.devices import devices
 
 device = sys.argv[2]
 devices()[device] = replace(

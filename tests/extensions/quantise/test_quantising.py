@@ -12,13 +12,13 @@ from test_logits import last_logits
 from gguf_writer import Tensor
 from heddle.cli import run
 from heddle.config import EngineConfig
-from heddle.engine.loading import load_model
 from heddle.errors import ModelFileError, ModelSourceError
 from heddle.executors.cpu.load import load
 from heddle.extensions.quantise.imatrix import InputSums, read_imatrix, write_imatrix
 from heddle.extensions.quantise.importance import input_sums
 from heddle.extensions.quantise.quantising import quantise_file
 from heddle.extensions.reference.ops import ReferenceOps, route
+from heddle.loading.load import load_model
 from heddle.weights.formats import open_checkpoint
 from heddle.weights.gguf.file import GGUFFile
 from heddle.weights.mix import Mix

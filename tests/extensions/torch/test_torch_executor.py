@@ -20,7 +20,7 @@ from heddle.errors import (
     NonFiniteLogitsError,
     UnsupportedModelError,
 )
-from heddle.executors.registry import loader
+from heddle.executors.devices import loader
 from heddle.extensions.reference.model import ReferenceModel
 from heddle.step import Binding, Chunk, Scoring, StepPlan, WindowPages
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint

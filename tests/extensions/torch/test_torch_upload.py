@@ -13,7 +13,7 @@ from tiny_files import SMALL
 
 from gguf_writer import write_gguf
 from heddle.errors import ModelFileError
-from heddle.executors.registry import loader
+from heddle.executors.devices import loader
 from heddle.extensions.quantise.quantising import quantise_file
 from heddle.step import Chunk, Scoring, StepPlan
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint

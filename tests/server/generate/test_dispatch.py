@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from heddle.engine import request as engine_request
+from heddle.engine.requests import request as engine_request
 from heddle.server.generate import dispatch
 from heddle.text.tokenizer.token_rules import token_rules
 

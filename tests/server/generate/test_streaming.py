@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fake_model import FakeTokenizer
-from heddle.engine.backlog import Backlog, delta_bytes
+from heddle.engine.streaming.backlog import Backlog, delta_bytes
 from heddle.errors import BacklogError, EngineFailedError
 from heddle.outputs import Delta, FinishReason, TokenLogprob, Usage
 from heddle.server.api.openai.completion_writers import AnswerOptions, ChatWriter
@@ -24,7 +24,7 @@ from patience import PATIENCE
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator
 
-    from heddle.engine.request import Ticket
+    from heddle.engine.requests.request import Ticket
 
 
 class ScriptedStreams:

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from starlette.applications import Starlette
 
-from heddle import memory
+from heddle import process_memory
 from heddle.config import ServerConfig
 from heddle.errors import ConfigError, OverloadedError
 from heddle.server.http.errors import error_response
@@ -37,15 +37,17 @@ REQUESTS: dict[str, dict[str, Any]] = {
 def test_little_memory_is_a_503_with_figures(
     shared: Running, monkeypatch: pytest.MonkeyPatch, path: str, stream: bool
 ) -> None:
-    monkeypatch.setattr(memory, "memory_limits", lambda: {"the available memory": 3 * 10**8})
-    monkeypatch.setattr(memory.FreeMemory, "_SECONDS", 0.0)
+    monkeypatch.setattr(
+        process_memory, "memory_limits", lambda: {"the available memory": 3 * 10**8}
+    )
+    monkeypatch.setattr(process_memory.FreeMemory, "_SECONDS", 0.0)
     body = {**REQUESTS[path], "model": shared.engine.model.info.id, "stream": stream}
     refused = shared.post(path, body)
     assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
     assert "memory is 0.30 GB; min_free_memory keeps 0.54 GB free" in refused.text
     assert refused.headers["content-type"].startswith("application/json")
     monkeypatch.undo()
-    monkeypatch.setattr(memory.FreeMemory, "_SECONDS", 0.0)
+    monkeypatch.setattr(process_memory.FreeMemory, "_SECONDS", 0.0)
     assert shared.post(path, body).status_code == 200
 
 

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from heddle.config import ServerConfig
 from heddle.engine import engine
-from heddle.engine.request import prepare
+from heddle.engine.requests.request import prepare
 from heddle.errors import BodyTimeoutError, BodyTooLargeError, InvalidRequestError, OutOfMemoryError
 from heddle.server.api.openai.schemas import ChatRequest, CompletionRequest
 from heddle.server.http import body

@@ -45,7 +45,7 @@ from heddle.executors.serving import (
     page_layout,
     position_bytes,
 )
-from heddle.memory import machine_memory
+from heddle.process_memory import machine_memory
 from heddle.sampling_params import SamplingParams
 from heddle.sizes import counted
 from heddle.state import PAGE_TOKENS

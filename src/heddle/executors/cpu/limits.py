@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from heddle import _native
-from heddle.executors.cpu.memory import cache_bytes
-from heddle.memory import available_bytes
+from heddle.executors.cpu.byte_sizes import cache_bytes
+from heddle.process_memory import available_bytes
 from heddle.roofline import Limits
 
 _SECONDS = 0.3

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from heddle import _native
 from heddle.cores import usable_cores
 from heddle.errors import ConfigError
+from heddle.executors.cpu.byte_sizes import packed_bytes
 from heddle.executors.cpu.executor import CpuExecutor, Packed, sampled_rows
 from heddle.executors.cpu.kv_memory import bytes_of_page
-from heddle.executors.cpu.memory import packed_bytes
 from heddle.executors.cpu.weights import CpuLoader
-from heddle.executors.memory import (
+from heddle.executors.memory_plan import (
     extra_bytes,
     host_room,
     plan_memory,
@@ -28,7 +28,7 @@ from heddle.executors.serving import (
     served_head,
     served_shape,
 )
-from heddle.models.registry import build
+from heddle.models.families import build
 from heddle.state import without_last_layer
 from heddle.weights.mix import Mix
 

@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from heddle.engine.machine import OtherWork
 from heddle.errors import PeerError
 from heddle.extensions.bench.answers import CHAT, COMPLETIONS, completion, read_answer
 from heddle.extensions.bench.exchange import Exchange, post
@@ -20,6 +19,7 @@ from heddle.extensions.bench.figures import FORMULAS as COMMON_FORMULAS
 from heddle.extensions.bench.figures import Spread, Stream, itl, latency, request_rate, ttft
 from heddle.extensions.bench.isolation import Isolation, canary_prompts, judge_isolation
 from heddle.extensions.bench.process import Memory, watch_device, watch_resident
+from heddle.loading.machine import OtherWork
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

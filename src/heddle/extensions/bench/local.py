@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from heddle.engine import Engine
-    from heddle.engine.telemetry import EngineSnapshot
+    from heddle.engine.observation.telemetry import EngineSnapshot
     from heddle.errors import HeddleError
     from heddle.outputs import Delta
 

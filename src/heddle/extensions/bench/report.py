@@ -9,10 +9,10 @@ import statistics
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from heddle.engine.machine import OtherWork
 from heddle.extensions.bench.figures import FORMULAS, decode_rates, itl, prompt_rate, tpot, ttft
 from heddle.extensions.bench.local import PromptSource, check_fits, run_decode, run_prompts
 from heddle.extensions.bench.machine import describe
+from heddle.loading.machine import OtherWork
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -14,7 +14,6 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from heddle.engine.machine import OtherWork
 from heddle.errors import ConfigError
 from heddle.extensions.bench.figures import (
     decode_rates,
@@ -26,6 +25,7 @@ from heddle.extensions.bench.figures import (
     ttft,
 )
 from heddle.extensions.bench.remote import complete
+from heddle.loading.machine import OtherWork
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

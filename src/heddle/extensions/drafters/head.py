@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence as Many
 
     from heddle.config import EngineConfig
-    from heddle.engine.loading import LoadedModel
+    from heddle.loading.loaded_model import LoadedModel
     from heddle.scheduler.sequence import Sequence
     from heddle.scheduler.speculation import Speculator
     from heddle.step import Executor, States, StepPlan, StepResult

@@ -6,16 +6,16 @@ import logging
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from heddle.engine.loading import load_model, same_vocabulary
 from heddle.errors import ConfigError
 from heddle.extensions.drafters.follower import ExecutorFollower, Mirror, binding_of
+from heddle.loading.load import load_model, same_vocabulary
 from heddle.step import Chunk
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as Many
 
     from heddle.config import EngineConfig
-    from heddle.engine.loading import LoadedModel
+    from heddle.loading.loaded_model import LoadedModel
     from heddle.scheduler.sequence import Sequence
 
 _log = logging.getLogger(__name__)

@@ -194,7 +194,7 @@ def _print_made(made: "Made") -> None:
 
 
 def _tokenizer(model: str, hub: HubConfig) -> "Tokenizer":
-    from heddle.engine.loading import find_model
+    from heddle.loading.find import find_model
     from heddle.text.tokenizer.tokenizer import Tokenizer
     from heddle.weights.formats import open_checkpoint
     from heddle.weights.progress import on_console

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from heddle._native import Engram
     from heddle.config import EngineConfig
     from heddle.engine import Engine
-    from heddle.engine.loading import LoadedModel
-    from heddle.engine.registry import Registry
+    from heddle.hosting.registry import Registry
+    from heddle.loading.loaded_model import LoadedModel
     from heddle.sampling_params import SamplingParams
 
 _NAME = re.compile(r"(?!\.)[A-Za-z0-9_.-]{1,64}")

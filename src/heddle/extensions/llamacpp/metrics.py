@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from heddle.config import ServerConfig
     from heddle.engine import Engine
-    from heddle.engine.registry import Registry
-    from heddle.engine.telemetry import EngineSnapshot
+    from heddle.engine.observation.telemetry import EngineSnapshot
+    from heddle.hosting.registry import Registry
     from heddle.outputs import FinishReason, Usage
     from heddle.server.api.native.metric_table import Value
 

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response, StreamingResponse
 
-from heddle.engine.fetching import delete, fetch
 from heddle.errors import HeddleError, UnsupportedRouteError
 from heddle.extensions.ollama.errors import ollama_error_body
 from heddle.extensions.ollama.fields import NamingBody
+from heddle.hosting.fetching import delete, fetch
 from heddle.parameters import Api
 from heddle.server.generate.service import LATEST, without_host
 from heddle.server.generate.vendor_fields.table import decided

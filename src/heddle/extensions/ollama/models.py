@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from fastapi import APIRouter, Request
 from starlette.responses import PlainTextResponse, Response
 
-from heddle.engine.fetching import facts_of
 from heddle.extensions.ollama.description import described_files, described_model
 from heddle.extensions.ollama.fields import NamingBody
+from heddle.hosting.fetching import facts_of
 from heddle.parameters import Api
 from heddle.server.generate.service import LATEST
 from heddle.server.generate.vendor_fields.table import decided
@@ -25,8 +25,8 @@ from heddle.server.http.schema import takes
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from heddle.engine.loading import ModelInfo
-    from heddle.engine.model_status import ModelStatus
+    from heddle.hosting.status import ModelStatus
+    from heddle.loading.loaded_model import ModelInfo
     from heddle.server.generate.service import Service
 
 Json = dict[str, Any]

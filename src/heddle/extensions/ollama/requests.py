@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from heddle.engine.request import check_tokens
+from heddle.engine.requests.request import check_tokens
 from heddle.errors import InvalidRequestError
 from heddle.extensions.ollama.fields import BESIDE, Options, note_context
 from heddle.extensions.ollama.writer import ChatWriter, Clock, GenerateWriter

@@ -23,7 +23,7 @@ def load_in_process(
     progress: Callable[[int], None] = lambda loaded: None,
     **options: Any,
 ) -> ProcessExecutor:
-    """Start a process, and let it load the files of `checkpoint`; see `Load` in `registry.py`.
+    """Start a process that loads the files of `checkpoint`; see `Load` in `executors/devices.py`.
 
     `load` is the reference of the device's own function, and `options` are further keywords for
     it.

@@ -34,12 +34,12 @@ from heddle.executors.serving import (
     page_layout,
     position_bytes,
 )
-from heddle.extensions.reference.memory import FixedStates, PagedCache, PagedMemory
 from heddle.extensions.reference.ops import ReferenceOps, SequenceChunk
 from heddle.extensions.reference.sampler import Past, adapted_mu, allowed, log_softmax, sample
-from heddle.memory import machine_memory
+from heddle.extensions.reference.state_arrays import FixedStates, PagedCache, PagedMemory
 from heddle.models.ops import Batch
 from heddle.outputs import PromptLogprob
+from heddle.process_memory import machine_memory
 from heddle.roofline import Limits
 from heddle.state import PAGE_TOKENS
 from heddle.step import Failed, Pooled, Sampled, Scored, StepResult
@@ -71,7 +71,7 @@ _log = logging.getLogger(__name__)
 SOURCES = (
     *MODEL_SOURCES,
     "extensions/reference/executor.py",
-    "extensions/reference/memory.py",
+    "extensions/reference/state_arrays.py",
     "extensions/reference/ops.py",
     "weights/mix.py",
 )

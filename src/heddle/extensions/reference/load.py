@@ -16,9 +16,9 @@ from heddle.executors.serving import (
     served_shape,
 )
 from heddle.extensions.reference.executor import ReferenceExecutor
-from heddle.extensions.reference.memory import bytes_of_page
 from heddle.extensions.reference.ops import ReferenceLoader
-from heddle.models.registry import build
+from heddle.extensions.reference.state_arrays import bytes_of_page
+from heddle.models.families import build
 from heddle.state import divide, without_last_layer
 from heddle.weights.mix import AS_STORED
 
@@ -37,7 +37,7 @@ def load(
     config: EngineConfig,
     progress: Callable[[int], None] = lambda loaded: None,
 ) -> ReferenceExecutor:
-    """Dequantise all weights of `checkpoint`; see `heddle.executors.registry.Load`."""
+    """Dequantise all weights of `checkpoint`; see `heddle.executors.devices.Load`."""
     if config.quantize != AS_STORED:
         raise ConfigError(
             f"the reference computes with weights as stored, not with quantize {config.quantize!r};"

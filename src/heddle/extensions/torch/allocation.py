@@ -10,7 +10,7 @@ from heddle.errors import OutOfMemoryError, StepMemoryError
 from heddle.sizes import gigabytes
 
 if TYPE_CHECKING:
-    from heddle.executors.memory import Room
+    from heddle.executors.memory_plan import Room
 
 _ERRORS = (torch.OutOfMemoryError, MemoryError)
 

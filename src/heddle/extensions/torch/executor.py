@@ -28,8 +28,8 @@ from heddle.executors.serving import describe_memory, page_layout, position_byte
 from heddle.extensions.torch.allocation import is_out_of_memory, out_of_memory_in_step, release
 from heddle.extensions.torch.chunk_rows import rows_of
 from heddle.extensions.torch.device import device_digest, device_name
+from heddle.extensions.torch.device_memory import device_memory
 from heddle.extensions.torch.limits import measure
-from heddle.extensions.torch.memory import device_memory
 from heddle.extensions.torch.readout import read
 from heddle.extensions.torch.sampling import Samplers
 from heddle.extensions.torch.scoring import score_on_device, score_on_host

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from heddle.executors.graph.forward import record
-from heddle.executors.memory import plan_memory
+from heddle.executors.memory_plan import plan_memory
 from heddle.executors.serving import (
     head_config,
     kept_kinds,
@@ -20,18 +20,18 @@ from heddle.extensions.torch.allocation import is_out_of_memory, out_of_memory_a
 from heddle.extensions.torch.blocks import stored_bytes
 from heddle.extensions.torch.cache import bytes_of_page
 from heddle.extensions.torch.device import set_up, torch_device
+from heddle.extensions.torch.device_memory import buffer_bytes, graph_bytes, room_of
 from heddle.extensions.torch.device_sampling import sampling_bytes
 from heddle.extensions.torch.division.claims import Claims
 from heddle.extensions.torch.division.shares import whole
 from heddle.extensions.torch.executor import TorchExecutor, Uploaded
 from heddle.extensions.torch.graphs import capture_of
-from heddle.extensions.torch.memory import buffer_bytes, graph_bytes, room_of
 from heddle.extensions.torch.open_blocks import kinds_with_rows
 from heddle.extensions.torch.operations import operations
 from heddle.extensions.torch.parallel import load_parallel, load_rank
 from heddle.extensions.torch.program import Program
 from heddle.extensions.torch.weights import TorchLoader
-from heddle.models.registry import build
+from heddle.models.families import build
 from heddle.state import without_last_layer
 from heddle.step import most_rows
 from heddle.weights.mix import Mix
@@ -72,7 +72,7 @@ def load(
     runs_ahead: bool | None = None,
     capture: Capture | None = None,
 ) -> TorchExecutor | RankedExecutor:
-    """Upload the weights of `checkpoint`; see `heddle.executors.registry.Load`.
+    """Upload the weights of `checkpoint`; see `heddle.executors.devices.Load`.
 
     For tests: `samples_on_device`, whether the device runs the samplers that it has, `runs_ahead`,
     whether it takes a step before the result of the last, and `capture`, what records steps. By

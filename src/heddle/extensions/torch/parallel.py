@@ -14,13 +14,14 @@ import torch
 
 from heddle.cores import usable_cores
 from heddle.executors.graph.forward import record
-from heddle.executors.memory import Room, plan_memory
+from heddle.executors.memory_plan import Room, plan_memory
 from heddle.executors.serving import kept_kinds, load_of, served_config, served_shape
 from heddle.extensions.processes.children.versions import files_digest
 from heddle.extensions.torch.cache import bytes_of_page
 from heddle.extensions.torch.chunk_rows import logit_rows, rows_of, state_rows
 from heddle.extensions.torch.collective import GroupCollective
 from heddle.extensions.torch.device import set_up, torch_device
+from heddle.extensions.torch.device_memory import buffer_bytes, exchange_bytes, graph_bytes, room_of
 from heddle.extensions.torch.device_sampling import sampling_bytes
 from heddle.extensions.torch.division.claims import Claims
 from heddle.extensions.torch.division.divide import Division
@@ -28,7 +29,6 @@ from heddle.extensions.torch.division.share_bytes import ShareBytes
 from heddle.extensions.torch.division.shares import share, share_kinds
 from heddle.extensions.torch.executor import TorchExecutor, Uploaded
 from heddle.extensions.torch.graphs import capture_of
-from heddle.extensions.torch.memory import buffer_bytes, exchange_bytes, graph_bytes, room_of
 from heddle.extensions.torch.open_blocks import kinds_with_rows
 from heddle.extensions.torch.operations import operations
 from heddle.extensions.torch.program import Program
@@ -36,7 +36,7 @@ from heddle.extensions.torch.ranks.executor import RankedExecutor
 from heddle.extensions.torch.ranks.group import start_ranks
 from heddle.extensions.torch.ranks.setup import Setup
 from heddle.extensions.torch.weights import TorchLoader
-from heddle.models.registry import build
+from heddle.models.families import build
 from heddle.state import divide
 from heddle.step import most_rows
 from heddle.weights.mix import Mix
@@ -67,7 +67,7 @@ def load_parallel(
     Rank 0 samples; see `TorchExecutor` for `samples_on_device` and `runs_ahead`. `capture` records
     its steps; the others make their own.
 
-    Raises: as `heddle.executors.registry.Load`, before a process is started where the settings or
+    Raises: as `heddle.executors.devices.Load`, before a process is started where the settings or
     the file are wrong; EngineFailedError: a rank failed.
     """
     ranks = config.tensor_parallel
@@ -120,7 +120,7 @@ def load_rank(checkpoint: Checkpoint, setup: Setup) -> Follower:
 
 
 def rank_devices(config: EngineConfig) -> list[str]:
-    """The device of each rank. `heddle.executors.registry.check_ranks` has checked the settings."""
+    """The device of each rank. `heddle.executors.devices.check_ranks` has checked the settings."""
     name, _, _ = config.device.partition(":")
     if name == "torch":
         return [name] * config.tensor_parallel

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from starlette.types import Scope
 
-    from heddle.engine.reranking import Reranker
+    from heddle.loading.reranking import Reranker
     from heddle.server.generate.service import Served, Service
 
 MAX_DOCUMENTS = 2048

@@ -27,7 +27,7 @@ from heddle.server.http.schema import Schema, takes
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from heddle.engine.loading import LoadedModel
+    from heddle.loading.loaded_model import LoadedModel
     from heddle.server.generate.service import Served, Service
 
 _CHAT_FIELDS = (

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 from pydantic import BaseModel
 
 from heddle.embedding import EmbeddingParams
-from heddle.engine.processors import processors_of
+from heddle.engine.requests.processors import processors_of
 from heddle.errors import GrammarError
 from heddle.sampling_params import SamplingParams
 from heddle.server.generate.event_stream import EventStream
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from starlette.types import Scope
 
     from heddle.engine import Engine
-    from heddle.engine.streams import AsyncStreams
+    from heddle.engine.streaming.streams import AsyncStreams
     from heddle.grammars import Grammar
     from heddle.server.generate.request import GenerationRequest
     from heddle.server.generate.service import Served, Service

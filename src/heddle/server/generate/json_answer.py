@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from starlette.responses import Response
 
-from heddle.memory import trim_memory
 from heddle.outputs import Output
+from heddle.process_memory import trim_memory
 from heddle.server.generate.usage import totals
 from heddle.server.http.connection import unless_gone
 from heddle.server.http.record import record_of
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from starlette.types import Receive, Scope, Send
 
-    from heddle.engine.backlog import Backlog
-    from heddle.engine.streams import AsyncStreams
+    from heddle.engine.streaming.backlog import Backlog
+    from heddle.engine.streaming.streams import AsyncStreams
     from heddle.errors import BacklogError
     from heddle.outputs import Delta
     from heddle.server.generate.writer import AnswerWriter

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, cast
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
-from heddle.engine.request import check_tokens
+from heddle.engine.requests.request import check_tokens
 from heddle.parameters import Api
 from heddle.server.generate.vendor_fields.table import decided
 from heddle.server.http.fields import FIRST_FAULT, SHAPE
@@ -16,7 +16,7 @@ from heddle.server.http.schema import MAX_ITEMS, Schema
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from heddle.engine.loading import LoadedModel
+    from heddle.loading.loaded_model import LoadedModel
 
     OnePrompt = str | list[int | str]
 

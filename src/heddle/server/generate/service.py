@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from heddle.config import ServerConfig
     from heddle.engine import Engine
-    from heddle.engine.backlog import Backlog
-    from heddle.engine.registry import Registry
+    from heddle.engine.streaming.backlog import Backlog
+    from heddle.hosting.registry import Registry
     from heddle.sampling_params import SamplingParams
     from heddle.server.http.body import Bodies
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from starlette.types import Scope
 
     from heddle.embedding import EmbeddingParams
-    from heddle.engine.backlog import Backlog
-    from heddle.engine.streams import AsyncStreams
+    from heddle.engine.streaming.backlog import Backlog
+    from heddle.engine.streaming.streams import AsyncStreams
     from heddle.errors import BacklogError
     from heddle.server.generate.service import Served
 

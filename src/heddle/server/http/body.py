@@ -24,7 +24,7 @@ from heddle.errors import (
     ModelUnloadedError,
     OutOfMemoryError,
 )
-from heddle.memory import available_bytes, trim_memory
+from heddle.process_memory import available_bytes, trim_memory
 from heddle.server.http.connection import unless_gone
 from heddle.server.http.errors import from_validation
 from heddle.server.http.hints import Notes

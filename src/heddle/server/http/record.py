@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from starlette.types import Scope, Send
 
     from heddle.embedding import EmbeddingParams
-    from heddle.engine.streams import AsyncStreams
+    from heddle.engine.streaming.streams import AsyncStreams
     from heddle.errors import HeddleError
     from heddle.outputs import Usage
     from heddle.sampling_params import SamplingParams

@@ -14,7 +14,7 @@ import pytest
 from triton_device import DEVICE, torch
 
 from heddle.config import EngineConfig
-from heddle.executors.registry import loader
+from heddle.executors.devices import loader
 from heddle.step import Chunk, Scoring, StepPlan, WindowPages
 from models.tiny import gemma3, llama, qwen3_5, qwen3_moe
 from models.tiny.base import TOKENS

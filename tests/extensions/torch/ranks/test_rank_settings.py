@@ -6,7 +6,7 @@ import pytest
 
 from heddle.config import EngineConfig
 from heddle.errors import ConfigError
-from heddle.executors.registry import check_ranks
+from heddle.executors.devices import check_ranks
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from heddle.errors import (
     EngineFailedError,
     ModelPoisonedError,
 )
-from heddle.executors.registry import loader
+from heddle.executors.devices import loader
 from heddle.extensions.processes.children import process as children
 from heddle.sampling_params import SamplingParams
 from heddle.step import Binding, Chunk, StepPlan

@@ -11,7 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from fake_executor import MEMORY
-from heddle.engine.backlog import Backlog
+from heddle.engine.streaming.backlog import Backlog
 from heddle.server.api.native.metric_table import BACKLOG_ROWS
 from heddle.weights.files import FileStamp
 from patience import PATIENCE

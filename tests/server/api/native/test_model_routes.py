@@ -15,7 +15,6 @@ from fake_model import fake_model
 from fake_server import AnyTextTokenizer, ScoringExecutor
 from heddle.config import EngineConfig, RegistryConfig, ServerConfig
 from heddle.engine import Engine
-from heddle.engine.registry import Registry
 from heddle.errors import (
     ChecksumError,
     HeddleError,
@@ -23,6 +22,7 @@ from heddle.errors import (
     ModelSourceError,
     UnsupportedModelError,
 )
+from heddle.hosting.registry import Registry
 from live_server import live_server
 from patience import PATIENCE
 

@@ -26,11 +26,11 @@ def imatrix(
 
     The model runs in float32 with all weights in memory: 4 bytes a weight.
     """
-    from heddle.engine.loading import find_model
     from heddle.extensions.quantise.export import exported_architecture, exported_name
     from heddle.extensions.quantise.export_rows import exported_columns, exported_parts
     from heddle.extensions.quantise.imatrix import write_imatrix
     from heddle.extensions.quantise.importance import input_sums
+    from heddle.loading.find import find_model
     from heddle.text.tokenizer.tokenizer import Tokenizer
     from heddle.weights.formats import open_checkpoint
     from heddle.weights.progress import on_console

@@ -42,9 +42,9 @@ def quantize(
     ] = 0,
 ) -> None:
     """Quantise the matrices that a model stores as floats, and write a GGUF file."""
-    from heddle.engine.loading import find_model
     from heddle.extensions.quantise.imatrix import read_imatrix
     from heddle.extensions.quantise.quantising import quantise_file
+    from heddle.loading.find import find_model
     from heddle.weights.mix import Mix
     from heddle.weights.progress import on_console
 

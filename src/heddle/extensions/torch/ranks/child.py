@@ -15,7 +15,7 @@ from heddle.extensions.processes.children.versions import files_digest
 from heddle.extensions.torch.ranks.messages import Kind
 from heddle.extensions.torch.ranks.plans import decode_plan
 from heddle.extensions.torch.ranks.setup import Setup
-from heddle.models.registry import family_of
+from heddle.models.families import family_of
 from heddle.step import PageMemory
 from heddle.weights.formats import open_checkpoint
 

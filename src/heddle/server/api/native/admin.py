@@ -17,7 +17,7 @@ from heddle.server.http.encoding import json_response
 from heddle.server.http.fields import is_on
 
 if TYPE_CHECKING:
-    from heddle.engine.telemetry import ActivitySnapshot, SlotSnapshot
+    from heddle.engine.observation.telemetry import ActivitySnapshot, SlotSnapshot
     from heddle.server.generate.service import Service
 
 

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from heddle.engine import Engine
-    from heddle.engine.backlog import Backlog
-    from heddle.engine.model_status import ModelStatus
-    from heddle.engine.telemetry import DiskStats, EngineSnapshot, PrefixCacheStats
+    from heddle.engine.observation.telemetry import DiskStats, EngineSnapshot, PrefixCacheStats
+    from heddle.engine.streaming.backlog import Backlog
+    from heddle.hosting.status import ModelStatus
 
 T = TypeVar("T")
 Value: TypeAlias = "float | Mapping[str, float]"

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
     from heddle.config import ServerConfig
     from heddle.engine import Engine
-    from heddle.engine.backlog import Backlog
-    from heddle.engine.registry import Registry
+    from heddle.engine.streaming.backlog import Backlog
+    from heddle.hosting.registry import Registry
     from heddle.outputs import FinishReason, Usage
     from heddle.server.api.native.metric_table import Row, Value
 

@@ -13,7 +13,7 @@ from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.responses import Response  # noqa: TC002  FastAPI reads annotations of routes
 
 from heddle.config import MAX_MODEL_NAME, EngineConfig
-from heddle.engine.model_status import ModelState
+from heddle.hosting.status import ModelState
 from heddle.server.generate.service import loaded
 from heddle.server.http.access import ADMIN
 from heddle.server.http.connection import unless_gone
@@ -23,7 +23,7 @@ from heddle.settings import resolve, settings
 
 if TYPE_CHECKING:
     from heddle.engine import Engine
-    from heddle.engine.model_status import ModelStatus
+    from heddle.hosting.status import ModelStatus
     from heddle.server.generate.service import Service
 
 _OF_THE_SERVER = {"offline", "engram", "engram_alpha", "engram_unchecked"} | {

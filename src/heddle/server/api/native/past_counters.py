@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from heddle.engine import Engine
-    from heddle.engine.registry import Registry
+    from heddle.hosting.registry import Registry
     from heddle.server.api.native.metric_table import Value
 
 

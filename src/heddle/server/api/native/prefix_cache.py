@@ -20,7 +20,7 @@ from heddle.server.http.schema import Schema, takes
 
 if TYPE_CHECKING:
     from heddle.engine import Engine
-    from heddle.engine.telemetry import PrefixCacheStats
+    from heddle.engine.observation.telemetry import PrefixCacheStats
     from heddle.server.generate.service import Service
 
 

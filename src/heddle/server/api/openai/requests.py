@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from heddle.engine.request import check_tokens
+from heddle.engine.requests.request import check_tokens
 from heddle.errors import InvalidRequestError, UnsupportedParameterError
 from heddle.server.api.openai.completion_writers import (
     AnswerOptions,

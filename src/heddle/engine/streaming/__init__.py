@@ -1,0 +1,1 @@
+"""From the tokens of a step to the deltas that callers read."""

@@ -1,0 +1,1 @@
+"""From a name to a model that is ready to run: files, tokenizer, chat template, executor."""
