@@ -15,6 +15,20 @@ from heddle.weights.tensor_types import TensorType, dequantize
 QUANTISED = [kind for kind in TensorType.supported() if kind.quantises_activations]
 FLOATS = [kind for kind in TensorType.supported() if not kind.quantises_activations]
 
+E4M3 = np.array(
+    [
+        (-1 if code & 128 else 1)
+        * (
+            (1 + (code & 7) / 8) * 2.0 ** ((code >> 3 & 15) - 7)
+            if code >> 3 & 15
+            else (code & 7) / 8 * 2.0**-6
+        )
+        for code in range(256)
+    ],
+    np.float32,
+)
+"""Values of FP8 E4M3 by code, but for the two NaN."""
+
 _LEAST, _MOST = 0.001, 1.0  # the largest value of a trained model's block lies between
 _POOL = 256
 

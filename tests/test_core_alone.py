@@ -58,6 +58,17 @@ def test_it_has_no_extension_and_says_so(environment: dict[str, str]) -> None:
     assert done.stdout == "0 cpu 2\n"
 
 
+def test_quantised_weights_need_an_extension(environment: dict[str, str]) -> None:
+    code = (
+        "from heddle.weights.huggingface.quantised import quantised_matrices as find;"
+        "find({'quantization_config': {'quant_method': 'gptq'}}, {})"
+    )
+    command = [sys.executable, "-c", PLAIN + code]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert "UnsupportedModelError: config.json: quantization_config.quant_method" in done.stderr
+    assert "'gptq' is not supported; supported: none. Or use the original model" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("options", "error"),
     [

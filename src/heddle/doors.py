@@ -62,6 +62,8 @@ class Extension:
         call_forms: functions that take the source of a chat template and return the
             :class:`heddle.text.chat.call_forms.CallForm` that it writes, or None. They are asked
             before Heddle looks itself.
+        quantisations: values of :class:`heddle.weights.huggingface.quantised.Quantisation`, by the
+            `quant_method` that config.json of a folder names.
         devices: devices by name.
         apis: values of :class:`heddle.server.generate.api.Api`.
         fields: rows of request fields (`heddle.server.generate.vendor_fields.row.Row`), by the
@@ -84,6 +86,7 @@ class Extension:
 
     families: Sequence[str] = ()
     call_forms: Sequence[str] = ()
+    quantisations: Mapping[str, str] = field(default_factory=dict)
     devices: Mapping[str, Device] = field(default_factory=dict)
     apis: Sequence[str] = ()
     fields: Mapping[str, str] = field(default_factory=dict)

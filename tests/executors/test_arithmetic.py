@@ -5,12 +5,13 @@ from __future__ import annotations
 import ast
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from heddle.doors import Extension
 from heddle.executors import arithmetic
-from heddle.executors.arithmetic import source_digest
+from heddle.executors.arithmetic import door_sources, source_digest
 from heddle.executors.cpu import executor as cpu
 from heddle.extensions.reference import executor as reference
 from heddle.extensions.torch import sources as torch
@@ -56,6 +57,28 @@ def test_the_digest_ignores_edits_that_change_no_arithmetic(package: Path, devic
         before = after
 
 
+@pytest.mark.parametrize("door", ["families", "quantisations"])
+def test_the_digest_covers_packages_that_build_models_or_read_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, door: str
+) -> None:
+    """A package whose door is in one module and whose arithmetic is in another, and one module."""
+    inner = tmp_path / f"package_{door}" / "inner.py"
+    inner.parent.mkdir()
+    alone = tmp_path / f"module_{door}.py"
+    for path in (inner.parent / "__init__.py", inner.parent / "door.py", inner, alone):
+        path.write_text("")
+    references = (f"package_{door}.door:build", f"module_{door}:build")
+    brought: Any = references if door == "families" else dict(enumerate(references))
+    named = {"some": Extension(**{door: brought})}
+    monkeypatch.syspath_prepend(str(tmp_path))
+    digests = [source_digest()]
+    monkeypatch.setattr(arithmetic, "extensions", lambda: named)
+    for path in (inner, alone):
+        digests.append(source_digest())
+        edit(path)
+    assert len({*digests, source_digest()}) == 4
+
+
 def edit(path: Path) -> None:
     path.write_text(path.read_text() + "\n")
 
@@ -65,6 +88,7 @@ def test_the_digest_covers_what_its_modules_import(device: str) -> None:
     """If the digest missed a module that computes, wrong pages would stay in use."""
     covered = {path for pattern in SOURCES[device] for path in PACKAGE.glob(pattern)}
     assert all(list(PACKAGE.glob(pattern)) for pattern in SOURCES[device])
+    covered |= door_sources()
     missing = {
         imported.relative_to(PACKAGE).as_posix()
         for path in covered

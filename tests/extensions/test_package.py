@@ -93,7 +93,8 @@ def heddle(environment: dict[str, str], *arguments: str) -> subprocess.Completed
 
 
 def test_a_package_brings_one_of_each(environment: dict[str, str], tmp_path: Path) -> None:
-    model = MODELS[0].write_folder(tmp_path / "tiny")
+    settings = {"quant_method": "unchanged"}
+    model = MODELS[0].write_folder(tmp_path / "tiny", quantization_config=settings)
     config = model / "config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"model_type": "sample"}))
     command = [sys.executable, "-c", USES, str(model)]

@@ -12,7 +12,7 @@ from gguf import GGMLQuantizationType
 
 from heddle.errors import UnsupportedModelError
 from heddle.weights.tensor_types import TensorType, dequantize
-from weights.packed_folder import E4M3
+from tensor_blocks import E4M3
 
 SUPPORTED = TensorType.supported()
 

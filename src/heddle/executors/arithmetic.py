@@ -7,11 +7,13 @@ the scheduler or the samplers.
 from __future__ import annotations
 
 import hashlib
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from heddle.doors import extensions
 from heddle.executors.graph.recording import Rope
 
 if TYPE_CHECKING:
@@ -23,7 +25,6 @@ MODEL_SOURCES = (
     "executors/given_states.py",
     "executors/serving.py",
     "weights/*/*.py",  # readers of files
-    "weights/*/*/*.py",
     "weights/checkpoint.py",
     "weights/experts.py",
     "weights/files.py",
@@ -38,17 +39,33 @@ MODEL_SOURCES = (
 )
 """Sources that make a graph from a model's files, on every device. Each device adds its own.
 
+Extensions that build models or read weights are in every digest, too.
+
 The list must include everything that these sources import from the same rooms. A test checks this.
 """
 
 
 def source_digest(*patterns: str, package: Path = Path(__file__).parent.parent) -> str:
-    """Digest of the modules of `package` that match the patterns."""
+    """Digest of the modules of `package` that match the patterns, and of :func:`door_sources`."""
     digest = hashlib.sha256()
+    for content in sorted(source.read_bytes() for source in door_sources()):
+        digest.update(hashlib.sha256(content).digest())
     for source in sorted({path for pattern in patterns for path in package.glob(pattern)}):
         digest.update(source.relative_to(package).as_posix().encode())
         digest.update(hashlib.sha256(source.read_bytes()).digest())
     return digest.hexdigest()
+
+
+def door_sources() -> set[Path]:
+    """The modules of all packages by which extensions build models or read quantised weights."""
+    found: set[Path] = set()
+    for extension in extensions().values():
+        for reference in (*extension.families, *extension.quantisations.values()):
+            spec = find_spec(reference.partition(":")[0])
+            if spec is not None and spec.origin is not None:
+                module = Path(spec.origin)
+                found |= set(module.parent.glob("*.py")) if spec.parent else {module}
+    return found
 
 
 def rope_digest(forward: Forward) -> str:

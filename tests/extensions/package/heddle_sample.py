@@ -1,5 +1,5 @@
-"""A package that brings one of each: a family, a call form, a drafter, a logits processor, an API,
-a device, a command.
+"""A package that brings one of each: a family, a quantisation, a call form, a drafter, a logits
+processor, an API, a device, a command.
 
 Its entry point is `sample = heddle_sample:EXTENSION`, in the group `heddle`.
 """
@@ -18,6 +18,7 @@ from heddle.text.chat.call_forms import Hermes
 
 EXTENSION = Extension(
     families=("heddle_sample:FAMILY",),
+    quantisations={"unchanged": "heddle_sample:quantised_matrices"},
     call_forms=("heddle_sample:form_of",),
     devices={"twin": Device("heddle_sample:load_on_twin")},
     apis=("heddle_sample:API",),
@@ -26,6 +27,11 @@ EXTENSION = Extension(
     logits_processors={"only": "heddle_sample:Only"},
 )
 FAMILY = Family("heddle_sample:build", gguf=("sample",), hf=("sample",))
+
+
+def quantised_matrices(settings, tensors):
+    """A method that changes no matrix."""
+    return []
 
 
 class Shouted(Hermes):

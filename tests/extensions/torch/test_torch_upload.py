@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from tiny_files import SMALL
 
+from extensions.packed.packed_folder import as_fp8, write_packed
 from gguf_writer import write_gguf
 from heddle.errors import ModelFileError
 from heddle.executors.devices import loader
@@ -23,7 +24,6 @@ from models.tiny.base import TOKENS
 from models.tiny.llama import PLAIN
 from models.tiny.qwen3_moe import TinyQwen3Moe
 from steps import execute
-from weights.packed_folder import as_fp8, write_packed
 
 if TYPE_CHECKING:
     from pathlib import Path

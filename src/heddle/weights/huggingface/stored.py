@@ -12,7 +12,7 @@ from heddle.closing import Closing
 from heddle.errors import ModelFileError, ModelSourceError, UnsupportedModelError
 from heddle.weights.checkpoint import FilePlace
 from heddle.weights.huggingface.json_files import read_json
-from heddle.weights.huggingface.packed.reader import packed_matrices
+from heddle.weights.huggingface.quantised import quantised_matrices
 from heddle.weights.huggingface.safetensors import SafetensorsFile
 from heddle.weights.tensor_types import TensorType, dequantize
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from heddle.weights.files import FileStamp
     from heddle.weights.huggingface.json_files import Config
-    from heddle.weights.huggingface.packed.matrix import PackedMatrix
+    from heddle.weights.huggingface.quantised import QuantisedMatrix
 
 _INDEX = "model.safetensors.index.json"
 _ONE_FILE = "model.safetensors"
@@ -88,14 +88,14 @@ class StoredTensors(Closing):
         try:
             self._open_files(more)
             stored = {label: file.tensors[label] for label, file in self._file_of.items()}
-            self._packed = packed_matrices(config, stored)
+            self._quantised = quantised_matrices(config, stored)
         except BaseException:
             self.close()
             raise
-        parts = {part for matrix in self._packed.values() for part in matrix.parts}
+        parts = {part for matrix in self._quantised.values() for part in matrix.parts}
         self.tensors: Mapping[str, FolderTensor] = {
             label: self._plain(label) for label in stored if label not in parts
-        } | {label: _of_packed(matrix) for label, matrix in self._packed.items()}
+        } | {label: _of_quantised(matrix) for label, matrix in self._quantised.items()}
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.tensors)
@@ -113,19 +113,19 @@ class StoredTensors(Closing):
 
     def read(self, label: str, start: int = 0, size: int | None = None) -> NDArray[np.uint8]:
         """`size` bytes of a tensor from byte `start` on; None: all that follow."""
-        packed = self._packed.get(label)
+        quantised = self._quantised.get(label)
         end = None if size is None else start + size
         some = range(self.tensors[label].nbytes)[start:end]
-        if packed is not None:
-            return packed.read(self._array, some)
+        if quantised is not None:
+            return quantised.read(self._array, some)
         stored = self._file_of[label].tensors[label]
         raw = self._file_of[label].read(stored.offset + start, len(some), label)
         return np.frombuffer(raw, np.uint8)
 
     def reads_parts(self, label: str) -> bool:
         """Whether a part of a tensor takes less work to read than the whole."""
-        packed = self._packed.get(label)
-        return packed is None or packed.by_rows
+        quantised = self._quantised.get(label)
+        return quantised is None or quantised.by_rows
 
     def check_unchanged(self) -> None:
         """Raise ModelFileError if somebody has written to a file."""
@@ -179,7 +179,7 @@ class StoredTensors(Closing):
         return raw.view(kind).reshape(shape)
 
 
-def _of_packed(matrix: PackedMatrix) -> FolderTensor:
+def _of_quantised(matrix: QuantisedMatrix) -> FolderTensor:
     return FolderTensor(matrix.label, matrix.type.name, matrix.shape, matrix.nbytes, None)
 
 

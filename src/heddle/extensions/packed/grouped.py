@@ -13,27 +13,28 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from heddle.errors import ModelFileError
-from heddle.weights.huggingface.packed.matrix import (
+from heddle.extensions.packed.matrix import (
     FLOATS,
     INTEGERS,
     WORDS,
     PackedMatrix,
     block_type,
     group_size,
-    refuse,
     require,
     spread,
     stems,
 )
-from heddle.weights.huggingface.packed.values import unpack
+from heddle.extensions.packed.values import unpack
+from heddle.weights.huggingface.quantised import refuse
 from heddle.weights.tensor_types import TensorType
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from heddle.extensions.packed.matrix import DecodeRows
+    from heddle.extensions.packed.values import Floats, Integers
     from heddle.weights.huggingface.json_files import Config
-    from heddle.weights.huggingface.packed.matrix import DecodeRows, Read, Stored
-    from heddle.weights.huggingface.packed.values import Floats, Integers
+    from heddle.weights.huggingface.quantised import Read, Stored
 
 _AWQ_PLACES = (0, 4, 1, 5, 2, 6, 3, 7)
 """The place in a word of each of eight neighbouring rows (AutoAWQ, `packing_utils.py`)."""

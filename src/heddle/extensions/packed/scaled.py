@@ -12,28 +12,29 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from heddle.errors import ModelFileError, UnsupportedModelError
-from heddle.weights.huggingface.packed.matrix import (
+from heddle.extensions.packed.matrix import (
     FLOATS,
     INTEGERS,
     WORDS,
     PackedMatrix,
     block_type,
     group_size,
-    refuse,
     require,
     spread,
     stems,
 )
-from heddle.weights.huggingface.packed.values import unpack
+from heddle.extensions.packed.values import unpack
+from heddle.weights.huggingface.quantised import refuse
 from heddle.weights.quants import e4m3
 from heddle.weights.tensor_types import TensorType
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from heddle.extensions.packed.matrix import DecodeRows
+    from heddle.extensions.packed.values import Codes, Floats, Integers
     from heddle.weights.huggingface.json_files import Config
-    from heddle.weights.huggingface.packed.matrix import DecodeRows, Read, Stored
-    from heddle.weights.huggingface.packed.values import Codes, Floats, Integers
+    from heddle.weights.huggingface.quantised import Read, Stored
     from heddle.weights.huggingface.safetensors import StoredTensor
 
 _FORMATS = ("pack-quantized", "int-quantized", "float-quantized", "naive-quantized")

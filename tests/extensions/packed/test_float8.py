@@ -10,6 +10,7 @@ import pytest
 from tiny_files import SMALL
 
 from devices import EXECUTORS, load_on
+from extensions.packed.packed_folder import as_fp8_in_blocks, write_packed
 from heddle.executors.memory_plan import text_bytes
 from heddle.extensions.quantise.quantising import quantise_file
 from heddle.step import Chunk, Scoring, StepPlan
@@ -20,7 +21,6 @@ from models.tiny.base import TOKENS
 from models.tiny.qwen3 import TinyQwen3
 from models.tiny.qwen3_moe import TinyQwen3Moe
 from steps import execute
-from weights.packed_folder import as_fp8_in_blocks, write_packed
 
 if TYPE_CHECKING:
     from pathlib import Path

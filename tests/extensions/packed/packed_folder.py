@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from folder_writer import write_raw_safetensors
+from tensor_blocks import E4M3
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -151,21 +152,6 @@ def as_awq(matrix: np.ndarray, group: int) -> tuple[Arrays, np.ndarray]:
         "scales": np.ascontiguousarray(scale.T),
     }
     return tensors, values_of(codes, zero, scale)
-
-
-E4M3 = np.array(
-    [
-        (-1 if code & 128 else 1)
-        * (
-            (1 + (code & 7) / 8) * 2.0 ** ((code >> 3 & 15) - 7)
-            if code >> 3 & 15
-            else (code & 7) / 8 * 2.0**-6
-        )
-        for code in range(256)
-    ],
-    np.float32,
-)
-"""Values of FP8 E4M3 by code, but for the two NaN."""
 
 
 def to_e4m3(values: np.ndarray) -> np.ndarray:

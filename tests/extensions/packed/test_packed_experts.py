@@ -9,17 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from heddle.config import EngineConfig
-from heddle.engine.engine import Engine
-from heddle.errors import ModelFileError
-from heddle.extensions.reference.model import ReferenceModel
-from heddle.sampling_params import SamplingParams
-from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint
-from heddle.weights.tensor_types import TensorType, dequantize
-from models.tiny import FAMILIES
-from models.tiny.base import TOKENS
-from models.tiny.base_mixture import TinyMixture
-from weights.packed_folder import (
+from extensions.packed.packed_folder import (
     Bfloat,
     Packed,
     Storable,
@@ -31,6 +21,16 @@ from weights.packed_folder import (
     values_of,
     write_mixed,
 )
+from heddle.config import EngineConfig
+from heddle.engine.engine import Engine
+from heddle.errors import ModelFileError
+from heddle.extensions.reference.model import ReferenceModel
+from heddle.sampling_params import SamplingParams
+from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint
+from heddle.weights.tensor_types import TensorType, dequantize
+from models.tiny import FAMILIES
+from models.tiny.base import TOKENS
+from models.tiny.base_mixture import TinyMixture
 
 if TYPE_CHECKING:
     from collections.abc import Callable

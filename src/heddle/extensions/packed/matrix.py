@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from heddle.errors import ModelFileError, UnsupportedModelError
-from heddle.weights.huggingface.packed.values import BLOCK, encode, with_scales
+from heddle.extensions.packed.values import BLOCK, encode, with_scales
 from heddle.weights.tensor_types import TensorType
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from numpy.typing import NDArray
 
-    from heddle.weights.huggingface.packed.values import Codes, Floats, Integers
+    from heddle.extensions.packed.values import Codes, Floats, Integers
+    from heddle.weights.huggingface.quantised import Read, Stored
     from heddle.weights.huggingface.safetensors import StoredTensor
-
-    Stored = Mapping[str, StoredTensor]
-
-    class Read(Protocol):
-        """Reads a stored tensor: BF16 as float32, F8 as uint8, other types as they are."""
-
-        def __call__(self, label: str, rows: slice | None = None, /) -> NDArray[Any]:
-            """All rows, or some."""
-            ...
 
 
 _CHUNK_ELEMENTS = 1 << 20
@@ -169,12 +161,3 @@ def group_size(label: str, columns: int, groups: int) -> int:
             field=label,
         )
     return columns // groups
-
-
-def refuse(key: str, value: object, instead: str) -> UnsupportedModelError:
-    """The error for a value of `quantization_config` that is not supported."""
-    return UnsupportedModelError(
-        f"config.json: quantization_config.{key} {value!r} is not supported; {instead}. Or use"
-        " the original model, or a GGUF file of it",
-        param="quantization_config",
-    )

@@ -8,16 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from heddle.config import EngineConfig
-from heddle.engine.engine import Engine
-from heddle.errors import HeddleError, ModelFileError, UnsupportedModelError
-from heddle.extensions.reference.model import ReferenceModel
-from heddle.sampling_params import SamplingParams
-from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint
-from heddle.weights.tensor_types import TensorType, dequantize
-from models.tiny.base import TOKENS
-from models.tiny.llama import TinyLlama
-from weights.packed_folder import (
+from extensions.packed.packed_folder import (
     Bfloat,
     Float8,
     Packed,
@@ -31,6 +22,15 @@ from weights.packed_folder import (
     values_of,
     write_packed,
 )
+from heddle.config import EngineConfig
+from heddle.engine.engine import Engine
+from heddle.errors import HeddleError, ModelFileError, UnsupportedModelError
+from heddle.extensions.reference.model import ReferenceModel
+from heddle.sampling_params import SamplingParams
+from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint
+from heddle.weights.tensor_types import TensorType, dequantize
+from models.tiny.base import TOKENS
+from models.tiny.llama import TinyLlama
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -1,0 +1,14 @@
+"""Matrices that a folder of safetensors stores quantised: GPTQ, AWQ, compressed-tensors and FP8."""
+
+from heddle.doors import Extension
+
+_GROUPED, _SCALED = "heddle.extensions.packed.grouped", "heddle.extensions.packed.scaled"
+
+EXTENSION = Extension(
+    quantisations={
+        "gptq": f"{_GROUPED}:gptq",
+        "awq": f"{_GROUPED}:awq",
+        "compressed-tensors": f"{_SCALED}:compressed_tensors",
+        "fp8": f"{_SCALED}:fp8",
+    }
+)

@@ -1,0 +1,119 @@
+"""Matrices that a folder stores quantised. Extensions read them: the core knows no form of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from heddle.doors import extensions, refer
+from heddle.errors import UnsupportedModelError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from heddle.weights.huggingface.json_files import Config
+    from heddle.weights.huggingface.safetensors import StoredTensor
+    from heddle.weights.tensor_types import TensorType
+
+    Stored = Mapping[str, StoredTensor]
+    """The tensors of a folder's files by their names."""
+
+
+class Read(Protocol):
+    """Reads a stored tensor: BF16 as float32, F8 as uint8, other types as they are."""
+
+    def __call__(self, label: str, rows: slice | None = None, /) -> NDArray[Any]:
+        """All rows, or some."""
+        ...
+
+
+class QuantisedMatrix(Protocol):
+    """A matrix that a folder stores quantised. It takes the place of its parts."""
+
+    @property
+    def label(self) -> str:
+        """The name of its tensor if it were not quantised."""
+        ...
+
+    @property
+    def type(self) -> TensorType:
+        """The type as which it is read. It holds all values exactly."""
+        ...
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(rows, columns)."""
+        ...
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes as `type`."""
+        ...
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The stored tensors that it is made from."""
+        ...
+
+    @property
+    def by_rows(self) -> bool:
+        """Whether some rows take less work to read than all."""
+        ...
+
+    def read(self, read: Read, wanted: range, /) -> NDArray[np.uint8]:
+        """Some bytes of the matrix, as `type`. `wanted` are their indices.
+
+        Raises:
+            UnsupportedModelError: `type` does not hold a value or a scale exactly.
+        """
+        ...
+
+
+class Quantisation(Protocol):
+    """Finds the matrices of a folder that one method has quantised."""
+
+    def __call__(self, settings: Config, tensors: Stored, /) -> Sequence[QuantisedMatrix]:
+        """The quantised matrices. All other tensors are stored as they are.
+
+        Args:
+            settings: `quantization_config` of config.json.
+            tensors: all tensors of the folder.
+
+        Raises:
+            UnsupportedModelError: a setting is not supported.
+            ModelFileError: a part of a matrix is missing or has a wrong shape.
+        """
+        ...
+
+
+def quantised_matrices(config: Config, tensors: Stored) -> dict[str, QuantisedMatrix]:
+    """The quantised matrices of a folder, by label. All other tensors are stored as they are.
+
+    Raises:
+        UnsupportedModelError: no extension reads the folder's method, or a setting of it.
+        ModelFileError: a part of a matrix is missing or has a wrong shape.
+    """
+    settings = config.get("quantization_config")
+    if settings is None:
+        return {}
+    method = settings.get("quant_method") if isinstance(settings, dict) else None
+    if method == "mxfp4" and config.get("model_type") == "gpt_oss":
+        return {}  # only experts are quantised; gpt_oss.py reads them
+    known = {
+        name: one for each in extensions().values() for name, one in each.quantisations.items()
+    }
+    if not isinstance(settings, dict) or not isinstance(method, str) or method not in known:
+        raise refuse("quant_method", method, f"supported: {', '.join(known) or 'none'}")
+    find: Quantisation = refer(known[method])
+    return {matrix.label: matrix for matrix in find(settings, tensors)}
+
+
+def refuse(key: str, value: object, instead: str) -> UnsupportedModelError:
+    """The error for a value of `quantization_config` that is not supported."""
+    return UnsupportedModelError(
+        f"config.json: quantization_config.{key} {value!r} is not supported; {instead}. Or use"
+        " the original model, or a GGUF file of it",
+        param="quantization_config",
+    )
