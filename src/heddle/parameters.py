@@ -62,7 +62,7 @@ class Api(Flag):
 # --- kinds of values -----------------------------------------------------------------------------
 
 
-class Kind(Protocol):
+class ValueKind(Protocol):
     """The values that a parameter accepts."""
 
     @property
@@ -126,7 +126,7 @@ class Number:
         return schema if self.extra is None else {"anyOf": [schema, {"const": self.extra}]}
 
     def take(self, value: Any, name: str) -> object:
-        """See :class:`Kind`. Converts numbers of other libraries to Python's types."""
+        """See :class:`ValueKind`. Converts numbers of other libraries to Python's types."""
         if value is None and self.optional:
             return None
         taken = self._number(value, name)
@@ -153,7 +153,7 @@ class Switch:
     words: ClassVar[str] = "true or false"
 
     def take(self, value: Any, name: str) -> object:
-        """See :class:`Kind`."""
+        """See :class:`ValueKind`."""
         check(value in (True, False), name, value, self.words)
         return bool(value)
 
@@ -165,7 +165,7 @@ class Salt:
     words: ClassVar[str] = "1 to 256 characters"
 
     def take(self, value: Any, name: str) -> object:
-        """See :class:`Kind`."""
+        """See :class:`ValueKind`."""
         check_salt(value)
         return value
 
@@ -184,11 +184,11 @@ class Strings:
 
     @property
     def words(self) -> str:
-        """See :class:`Kind`."""
+        """See :class:`ValueKind`."""
         return f"at most {self.most:,} of 1 to {self.longest:,} characters"
 
     def take(self, value: Any, name: str) -> object:
-        """See :class:`Kind`."""
+        """See :class:`ValueKind`."""
         strings = isinstance(value, (tuple, list)) and all(isinstance(s, str) for s in value)
         check(strings, name, value, "a tuple of strings")
         check(len(value) <= self.most, name, value, f"at most {self.most} strings")
@@ -205,11 +205,11 @@ class TokenIds:
 
     @property
     def words(self) -> str:
-        """See :class:`Kind`."""
+        """See :class:`ValueKind`."""
         return f"at most {self.most} token ids"
 
     def take(self, value: Any, name: str) -> object:
-        """See :class:`Kind`."""
+        """See :class:`ValueKind`."""
         check(isinstance(value, (tuple, list)), name, value, "a tuple of token ids")
         check(len(value) <= self.most, name, value, self.words)
         return tuple(integer(id, name) for id in value)
@@ -223,12 +223,12 @@ class Biases:
 
     @property
     def words(self) -> str:
-        """See :class:`Kind`."""
+        """See :class:`ValueKind`."""
         values = f"values in [-{self.largest}, {self.largest}]"
         return f"token ids to {values}, or minus infinity (never)"
 
     def take(self, value: Any, name: str) -> object:
-        """See :class:`Kind`."""
+        """See :class:`ValueKind`."""
         taken = {integer(token, name): self.bias(bias, name) for token, bias in value.items()}
         for token in taken:
             check(token >= 0, name, token, "keyed by token ids of at least 0")
@@ -266,11 +266,11 @@ class Members:
 
     @property
     def words(self) -> str:
-        """See :class:`Kind`."""
+        """See :class:`ValueKind`."""
         return ", ".join(f"`{member.value}`" for member in self.of)
 
     def take(self, value: Any, name: str) -> object:
-        """See :class:`Kind`."""
+        """See :class:`ValueKind`."""
         if isinstance(value, str):
             check(len(value) <= len(self.of), name, len(value), f"at most {len(self.of)} letters")
             value = tuple(self._of_letter(letter, name) for letter in value)
@@ -307,7 +307,7 @@ class Member:
 
     @property
     def words(self) -> str:
-        """See :class:`Kind`."""
+        """See :class:`ValueKind`."""
         return " or ".join(f"`{member.value}`" for member in self.of)
 
     @property
@@ -316,7 +316,7 @@ class Member:
         return tuple(str(member.value) for member in self.of)
 
     def take(self, value: Any, name: str) -> object:
-        """See :class:`Kind`."""
+        """See :class:`ValueKind`."""
         known = {str(member.value): member for member in self.of}
         member = value if isinstance(value, self.of) else known.get(str(value))
         check(member is not None, name, value, " or ".join(map(repr, known)))
@@ -340,11 +340,11 @@ class Engrams:
 
     @property
     def words(self) -> str:
-        """See :class:`Kind`."""
+        """See :class:`ValueKind`."""
         return f'a name, or at most {self.most} names or `{{"name": ..., "weight": ...}}`'
 
     def take(self, value: Any, name: str) -> object:
-        """See :class:`Kind`."""
+        """See :class:`ValueKind`."""
         items = [value] if isinstance(value, (str, dict, EngramChoice)) else value
         check(isinstance(items, (tuple, list)), name, value, self.words)
         check(len(items) <= self.most, name, value, self.words)
@@ -375,11 +375,11 @@ class Processors:
 
     @property
     def words(self) -> str:
-        """See :class:`Kind`."""
+        """See :class:`ValueKind`."""
         return f'at most {self.most} as `{{"name": {{options}}}}`'
 
     def take(self, value: Any, name: str) -> object:
-        """See :class:`Kind`."""
+        """See :class:`ValueKind`."""
         good = isinstance(value, Mapping)
         good = good and all(isinstance(options, Mapping) for options in value.values())
         check(good, name, value, "an object with the options of each processor by name")
@@ -415,7 +415,7 @@ class Speculations:
     words: ClassVar[str] = "auto, off, or an object with drafter and length"
 
     def take(self, value: Any, name: str) -> object:
-        """See :class:`Kind`."""
+        """See :class:`ValueKind`."""
         if value is None or isinstance(value, Speculation):
             return value
         if isinstance(value, str):
@@ -438,11 +438,11 @@ class Instance:
 
     @property
     def words(self) -> str:
-        """See :class:`Kind`."""
+        """See :class:`ValueKind`."""
         return f"a `{self.of.__name__}`"
 
     def take(self, value: Any, name: str) -> object:
-        """See :class:`Kind`."""
+        """See :class:`ValueKind`."""
         is_one = value is None or isinstance(value, self.of)
         check(is_one, name, value, f"a {self.of.__name__}")
         return value
@@ -468,7 +468,7 @@ class Parameter:
 
     name: str
     default: Any
-    kind: Kind
+    kind: ValueKind
     doc: str
     source: str
     apis: Api
@@ -483,7 +483,7 @@ class Parameter:
 
 def parameter(
     default: T,
-    kind: Kind,
+    kind: ValueKind,
     doc: str,
     *,
     source: str = "",

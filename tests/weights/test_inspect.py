@@ -13,8 +13,9 @@ from rich.console import Console
 
 from gguf_writer import Tensor, write_gguf
 from heddle import _native
+from heddle.cli.description_tables import print_description
 from heddle.state import PAGE_TOKENS
-from heddle.weights.inspect import Experts, MemoryEstimate, TensorGroup, describe, render
+from heddle.weights.inspect import Experts, MemoryEstimate, TensorGroup, describe
 from heddle.weights.tensor_types import TensorType
 from models.tiny import falcon_h1, mamba2, nemotron_h, qwen3_5
 from models.tiny.llama import PLAIN
@@ -63,12 +64,12 @@ def test_experts_count_for_a_token_as_far_as_it_uses_them(tmp_path: Path) -> Non
     elements, size = 64 + 48 * 64 + 2 * 16 * 64, 256 + 48 * 40 + 2 * 16 * 40
     assert found.experts == Experts(8, 2, elements, size)
     out = io.StringIO()
-    render(found, Console(file=out, width=100))
+    print_description(found, Console(file=out, width=100))
     assert "8, 2 for each token" in out.getvalue()
     del keys["llama.expert_used_count"]
     unsaid = describe(write_gguf(tmp_path / "unsaid.gguf", METADATA | keys, [*TENSORS, stack]))
     assert unsaid.experts == Experts(8, None, None, None)
-    render(unsaid, Console(file=io.StringIO(), width=100))
+    print_description(unsaid, Console(file=io.StringIO(), width=100))
 
 
 def test_describe_returns_the_facts_of_a_file(path: Path) -> None:
@@ -150,7 +151,7 @@ def test_json_has_all_fields_with_long_arrays_truncated(path: Path) -> None:
 
 def rendered(found: object, width: int = 120) -> str:
     output = io.StringIO()
-    render(found, Console(file=output, width=width, force_terminal=width > 80))  # type: ignore[arg-type]
+    print_description(found, Console(file=output, width=width, force_terminal=width > 80))  # type: ignore[arg-type]
     return output.getvalue()
 
 

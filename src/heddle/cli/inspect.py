@@ -13,7 +13,7 @@ def inspect(model: Model = DEFAULT_MODEL, *, as_json: AsJson = False, hub: HubCo
     The exit code is 2 if Heddle cannot run the model.
     """
     from heddle.loading.find import check_supported
-    from heddle.weights.inspect import describe, render
+    from heddle.weights.inspect import describe
     from heddle.weights.progress import on_console
     from heddle.weights.sources import find
 
@@ -24,5 +24,7 @@ def inspect(model: Model = DEFAULT_MODEL, *, as_json: AsJson = False, hub: HubCo
     else:
         from rich.console import Console
 
-        render(description, Console())
+        from heddle.cli.description_tables import print_description
+
+        print_description(description, Console())
     check_supported(found)

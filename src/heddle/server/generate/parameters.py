@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from pydantic import BaseModel
 
-    from heddle.parameters import Kind, Parameter
+    from heddle.parameters import Parameter, ValueKind
     from heddle.sampling_params import SamplingParams
     from heddle.server.generate.service import Served
     from heddle.text.tokenizer.tokenizer import Tokenizer
@@ -87,7 +87,7 @@ def offers(api: Api) -> Callable[[type[S]], type[S]]:
     return extended
 
 
-def _body_type(kind: Kind) -> Any:
+def _body_type(kind: ValueKind) -> Any:
     """The type of a field in JSON for a kind of parameter.
 
     `SamplingParams` checks ranges for all callers. The schema only describes the ranges. It checks
@@ -184,7 +184,7 @@ def one_value(fields: Sequence[tuple[str, Any]]) -> tuple[str, Any]:
     return first, value
 
 
-def _value(value: Any, kind: Kind, name: str, tokenizer: Tokenizer) -> object:
+def _value(value: Any, kind: ValueKind, name: str, tokenizer: Tokenizer) -> object:
     """Convert the value in a body to the type that `SamplingParams` accepts."""
     if isinstance(kind, Biases):
         pairs = value.items() if isinstance(value, dict) else value

@@ -22,7 +22,7 @@ T = TypeVar("T")
 Value: TypeAlias = "float | Mapping[str, float]"
 
 
-class Kind(Enum):
+class MetricKind(Enum):
     """Kind of a metric: a TOTAL only grows, a LEVEL goes up and down."""
 
     TOTAL = "counter"
@@ -42,7 +42,7 @@ class Row(Generic[T]):
     """
 
     name: str
-    kind: Kind
+    kind: MetricKind
     text: str
     value: Callable[[T], Value]
     label: str = ""
@@ -81,7 +81,7 @@ def _device_memory(moment: Moment) -> Mapping[str, float]:
     return {} if memory is None else asdict(memory)
 
 
-_TOTAL, _LEVEL = Kind.TOTAL, Kind.LEVEL
+_TOTAL, _LEVEL = MetricKind.TOTAL, MetricKind.LEVEL
 
 ROWS: tuple[Row[Moment], ...] = (
     Row(
@@ -238,7 +238,7 @@ MODEL_ROWS: tuple[Row[ModelStatus], ...] = (
 
 
 def _cache(
-    name: str, kind: Kind, text: str, value: Callable[[PrefixCacheStats], float]
+    name: str, kind: MetricKind, text: str, value: Callable[[PrefixCacheStats], float]
 ) -> Row[PrefixCacheStats]:
     return Row(f"heddle_prefix_cache_{name}", kind, text, value)
 
@@ -273,7 +273,9 @@ PREFIX_CACHE_ROWS = (
 """Metrics of the prefix cache, under their names in `GET /v1/prefix_cache_stats`."""
 
 
-def _disk(name: str, kind: Kind, text: str, value: Callable[[DiskStats], float]) -> Row[DiskStats]:
+def _disk(
+    name: str, kind: MetricKind, text: str, value: Callable[[DiskStats], float]
+) -> Row[DiskStats]:
     return Row(f"heddle_prefix_cache_disk_{name}", kind, text, value)
 
 

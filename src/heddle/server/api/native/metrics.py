@@ -21,7 +21,7 @@ from heddle.server.api.native.metric_table import (
     MODEL_ROWS,
     PREFIX_CACHE_ROWS,
     ROWS,
-    Kind,
+    MetricKind,
     Moment,
 )
 from heddle.server.api.native.past_counters import PastCounters, added
@@ -149,7 +149,7 @@ def _counters(_model: str, engine: Engine) -> dict[str, Value]:
 
 
 def _totals(rows: Iterable[Row[T]], source: T) -> dict[str, Value]:
-    return {row.name: row.value(source) for row in rows if row.kind is Kind.TOTAL}
+    return {row.name: row.value(source) for row in rows if row.kind is MetricKind.TOTAL}
 
 
 def _of_models(
@@ -168,7 +168,7 @@ def _family(
 ) -> Metric:
     """The metric of a row, with a sample for each source, or for each value of its own label."""
     names = [*labels, row.label] if row.label else labels
-    made = CounterMetricFamily if row.kind is Kind.TOTAL else GaugeMetricFamily
+    made = CounterMetricFamily if row.kind is MetricKind.TOTAL else GaugeMetricFamily
     family = made(row.name, row.text, labels=names)
     for own, value in values:
         if isinstance(value, Mapping):
