@@ -75,6 +75,14 @@ def test_a_wrong_type_is_refused_by_name(field: str, value: Any) -> None:
     assert caught.value.param == field
 
 
+@pytest.mark.parametrize("field", ["logit_bias", "logits_processors"])
+def test_an_empty_map_of_the_caller_is_copied(field: str) -> None:
+    given: dict[Any, Any] = {}
+    params = SamplingParams(**{field: given})
+    given[1] = None
+    assert getattr(params, field) == {}
+
+
 @pytest.mark.parametrize(
     "error",
     [

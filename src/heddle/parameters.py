@@ -143,7 +143,7 @@ class Integer(Number):
     """Integers from `low` to `high`, both included."""
 
     def _number(self, value: object, name: str) -> int:
-        return integer(value, name)
+        return value if type(value) is int else integer(value, name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -432,8 +432,10 @@ class SamplingParams:
         put = partial(object.__setattr__, self)  # the class is frozen
         for row in PARAMETERS:
             value = getattr(self, row.name)
-            if value is not row.default:  # most are the default; checking all rows takes 0.2 ms
-                put(row.name, row.kind.take(value, row.name))
+            if value is row.default:
+                continue  # as most are; checking all rows takes 0.2 ms
+            is_default = row.default == {} and type(value) is dict and not value
+            put(row.name, {} if is_default else row.kind.take(value, row.name))
         if self.max_tokens == -1:  # llama.cpp and LM Studio write "no limit" so
             put("max_tokens", None)
         if self.bad_words:

@@ -54,8 +54,6 @@ def generation_grammar(body: GenerationFields) -> Grammar | None:
             needless schema.
         GrammarError: the grammar is too long.
     """
-    if body.model_fields_set.isdisjoint(_CONSTRAINTS):
-        return None
     return grammar_of(body, _response_format(body.response_format))
 
 
@@ -178,5 +176,5 @@ _FIELDS: Mapping[str, Callable[[Any, str], Grammar]] = {
     "ebnf": Grammar.gbnf,
 }
 """The fields that hold a grammar, each with the function that reads it."""
-_CONSTRAINTS = frozenset({"response_format", "structured_outputs", *_FIELDS})
-"""All fields that may hold a grammar."""
+GRAMMAR_FIELDS = frozenset({"response_format", "structured_outputs", *_FIELDS})
+"""The fields that :func:`generation_grammar` reads."""

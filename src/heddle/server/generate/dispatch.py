@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 _BLAME_SECONDS = 1.0
 """Time limit for the compile candidates of one request. There may be a thousand, and other clients
 wait meanwhile."""
+_SEEDS = 2**64
 
 Params = TypeVar("Params", SamplingParams, EmbeddingParams)
 S = TypeVar("S", bound=BaseModel)
@@ -112,7 +113,7 @@ class Dispatcher:
         # Without slow work, the engine makes the rules itself.
         rules = await self._rules(http_request, request, engine) if _is_slow(request) else None
         streams = engine.generate_many(
-            request.choices(), service.backlog, rules, record.client, record.submit()
+            _choices(request), service.backlog, rules, record.client, record.submit()
         )
         if request.stream:
             if engine.config.queue_timeout:
@@ -157,6 +158,22 @@ class Dispatcher:
         if params.logits_processors:
             processors = await bodies.work(http_request, partial(processors_of, params, tokenizer))
         return replace(rules, grammar=grammar, engram=bias, processors=processors)
+
+
+def _choices(request: GenerationRequest) -> list[tuple[Sequence[int], SamplingParams]]:
+    """Prompt and parameters of every choice, in the order of prompts.
+
+    Choice i of a prompt draws with `seed + i`, so that choices differ. Only the first choice of a
+    prompt scores the prompt.
+    """
+    params = request.params
+    variants = [params]
+    for index in range(1, request.n):
+        seed = None if params.seed is None else params.seed + index
+        # Seeds have 64 bits: the last seed wraps around to the first.
+        wrapped = seed - _SEEDS if seed is not None and seed >= _SEEDS else seed
+        variants.append(params.for_another_choice(wrapped))
+    return [(prompt, variant) for prompt in request.prompts for variant in variants]
 
 
 def _is_slow(request: GenerationRequest) -> bool:

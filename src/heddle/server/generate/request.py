@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from heddle.server.http.fields import Prompt
     from heddle.text.constrained.thinking_budget import ThinkingBudget
 
-_SEEDS = 2**64
-
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
@@ -38,20 +36,6 @@ class GenerationRequest:
     stream: bool = False
     compile_candidates: Sequence[Grammar] = ()
     thinking: ThinkingBudget | None = None
-
-    def choices(self) -> list[tuple[Sequence[int], SamplingParams]]:
-        """Prompt and parameters of every choice, in the order of prompts.
-
-        Choice i of a prompt draws with `seed + i`, so that choices differ. Only the first choice of
-        a prompt scores the prompt.
-        """
-        variants = [self.params]
-        for index in range(1, self.n):
-            seed = None if self.params.seed is None else self.params.seed + index
-            # Seeds have 64 bits: the last seed wraps around to the first.
-            wrapped = seed - _SEEDS if seed is not None and seed >= _SEEDS else seed
-            variants.append(self.params.for_another_choice(wrapped))
-        return [(prompt, variant) for prompt in self.prompts for variant in variants]
 
 
 def prompts_of(prompt: Prompt) -> list[str] | list[list[int]]:

@@ -23,7 +23,7 @@ from heddle.errors import (
 from heddle.server.http.connection import ClientGoneError
 from heddle.server.http.encoding import json_response
 from heddle.server.http.error_shape import DEFAULT
-from heddle.server.http.fields import UNSUPPORTED
+from heddle.server.http.fields import TEXT, UNSUPPORTED
 from heddle.server.http.record import record_of
 
 if TYPE_CHECKING:
@@ -79,7 +79,8 @@ def from_validation(error: ValidationError) -> InvalidRequestError:
             f"the body has {error.error_count()} unknown or invalid fields; send only fields that"
             " the API reference lists"
         )
-    first = error.errors(include_url=False)[0]
+    faults = error.errors(include_url=False)
+    first = next((fault for fault in faults if TEXT not in fault["loc"]), faults[0])
     kind, param = first["type"], _path(first["loc"])
     if kind == "json_invalid":
         return InvalidRequestError(f"the body is not valid JSON: {first['ctx']['error']}")

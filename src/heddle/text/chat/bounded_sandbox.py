@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any, cast
 from jinja2 import nodes, pass_context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from heddle.text.chat.budget import BUDGET, Budget, check_length
+from heddle.text.chat.budget import BUDGET, COUNTING, joined, shown
 from heddle.text.chat.sizes import check_call, check_filter, check_numbers, check_operation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable
 
-    from jinja2 import Template
     from jinja2.runtime import Context
 
 _REMOVED_FILTERS = ("pprint", "striptags", "urlize", "wordwrap", "xmlattr")
@@ -27,25 +26,21 @@ _REMOVED_FILTERS = ("pprint", "striptags", "urlize", "wordwrap", "xmlattr")
 
 
 class BoundedSandbox(ImmutableSandboxedEnvironment):
-    """A Jinja environment with bounds. `render` gives each rendering its budget."""
+    """A Jinja environment with bounds. `budget.render` renders its templates."""
 
     # Jinja does not fold constants of intercepted operators.
     intercepted_binops = frozenset({"**", "*", "+", "%"})
+    concat = staticmethod(joined)
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(finalize=_shown, **options)
+        super().__init__(finalize=shown, **options)
         del self.globals["lipsum"]
         self.globals["range"] = _range
         for name in _REMOVED_FILTERS:
             del self.filters[name]
         for name, function in self.filters.items():
             self.filters[name] = _checked(name, function)
-        self.filters |= {
-            "_counted": _counted,
-            "_joined": _joined,
-            "_compared": _compared,
-            "_made": _made,
-        }
+        self.filters |= COUNTING
         for name, test in self.tests.items():
             if not hasattr(test, "jinja_pass_arg"):
                 self.tests[name] = _checked_test(cast("Callable[..., bool]", test))
@@ -68,27 +63,6 @@ class BoundedSandbox(ImmutableSandboxedEnvironment):
             _replace_operations(parent)
         tree.set_environment(self)
         return tree
-
-    def render(self, template: Template, variables: Mapping[str, Any]) -> str:
-        """The text of `template`, which is of this environment. It gets a new budget."""
-        # The budget is no variable of the template, so no template reaches it.
-        token = BUDGET.set(Budget())
-        try:
-            return template.render(variables)
-        finally:
-            BUDGET.reset(token)
-
-    @staticmethod
-    def concat(parts: Iterable[str]) -> str:
-        """Join the output of a template, of a macro or of a block. Jinja calls this."""
-        length, kept = 0, []
-        for part in parts:
-            length += len(part)
-            check_length(length)
-            kept.append(part)
-        text = "".join(kept)
-        BUDGET.get().made(text)
-        return text
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         BUDGET.get().step()
@@ -131,55 +105,6 @@ def _replace_operations(parent: nodes.Node) -> None:
     for field, value in parent.iter_fields():
         many = isinstance(value, list)
         setattr(parent, field, [replaced(child) for child in value] if many else replaced(value))
-
-
-# Filters that take the context are not evaluated as constants while Jinja loads a template.
-
-
-@pass_context
-def _shown(_context: Context, value: Any) -> Any:
-    """A value that becomes part of the output."""
-    if not isinstance(value, str):
-        BUDGET.get().weigh(value)
-    return value
-
-
-@pass_context
-def _counted(_context: Context, items: Iterable[Any]) -> Any:
-    limits = BUDGET.get()
-
-    def counted() -> Iterator[Any]:
-        for item in items:
-            limits.step()
-            yield item
-
-    return counted()
-
-
-@pass_context
-def _compared(_context: Context, value: Any) -> Any:
-    limits = BUDGET.get()
-    if isinstance(value, (str, list, tuple, dict)):
-        limits.weigh(value)
-    else:
-        limits.step()
-    return value
-
-
-@pass_context
-def _made(_context: Context, value: Any) -> Any:
-    BUDGET.get().made(value)
-    return value
-
-
-@pass_context
-def _joined(_context: Context, parts: list[Any]) -> str:
-    limits = BUDGET.get()
-    limits.step()
-    check_length(sum(map(limits.weigh, parts)))
-    text = "".join(map(str, parts))
-    limits.made(text)
-    return text
 
 
 def _checked(name: str, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -2,18 +2,27 @@
 
 A step in Python can be interrupted, a step in C cannot. So the budget does two things: it checks
 the processor time between steps, and it bounds the size of what one step in C may read or make.
+
+`bounded_sandbox.py` puts the filters of `COUNTING` into each template when it is loaded. All that a
+rendering runs is in this module, except the checks of calls and operators (`sizes.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from time import thread_time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from jinja2 import TemplateError
+from jinja2 import TemplateError, pass_context
 from jinja2.runtime import Undefined
 from jinja2.utils import Namespace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from jinja2 import Template
+    from jinja2.runtime import Context
 
 _SECONDS = 2.0
 """Processor time that one rendering may take. A conversation of 1,000 messages takes 0.05 s."""
@@ -153,3 +162,86 @@ def check_length(length: int) -> None:
 
 BUDGET: ContextVar[Budget] = ContextVar("BUDGET")
 """The budget of the rendering that runs in this thread."""
+
+
+def render(template: Template, variables: Mapping[str, Any]) -> str:
+    """The text of a template, which gets a new budget."""
+    # The budget is no variable of the template, so no template reaches it.
+    token = BUDGET.set(Budget())
+    try:
+        return template.render(variables)
+    finally:
+        BUDGET.reset(token)
+
+
+def joined(parts: Iterable[str]) -> str:
+    """Join the output of a template, of a macro or of a block. Jinja calls this."""
+    length, kept = 0, []
+    for part in parts:
+        length += len(part)
+        if length > _MOST_CHARACTERS:  # at once: the parts may have no end
+            check_length(length)
+        kept.append(part)
+    text = "".join(kept)
+    BUDGET.get().made(text)
+    return text
+
+
+# --- filters -------------------------------------------------------------------------------------
+
+# Filters that take the context are not evaluated as constants while Jinja loads a template.
+
+
+@pass_context
+def shown(_context: Context, value: Any) -> Any:
+    """A value that becomes part of the output."""
+    if not isinstance(value, str):
+        BUDGET.get().weigh(value)
+    return value
+
+
+@pass_context
+def _counted(_context: Context, items: Iterable[Any]) -> Iterator[Any]:
+    """The items of a loop. Each iteration counts."""
+    step = BUDGET.get().step
+    for item in items:
+        step()
+        yield item
+
+
+@pass_context
+def _compared(_context: Context, value: Any) -> Any:
+    """A side of a comparison."""
+    limits = BUDGET.get()
+    if isinstance(value, (str, list, tuple, dict)):
+        limits.weigh(value)
+    else:
+        limits.step()
+    return value
+
+
+@pass_context
+def _made(_context: Context, value: Any) -> Any:
+    """A value that a slice makes."""
+    BUDGET.get().made(value)
+    return value
+
+
+@pass_context
+def _concatenated(_context: Context, parts: list[Any]) -> str:
+    """The text of a concatenation."""
+    limits = BUDGET.get()
+    limits.step()
+    check_length(sum(map(limits.weigh, parts)))
+    text = "".join(map(str, parts))
+    limits.made(text)
+    return text
+
+
+COUNTING: Mapping[str, Callable[..., Any]] = {
+    "_counted": _counted,
+    "_joined": _concatenated,
+    "_compared": _compared,
+    "_made": _made,
+}
+"""Filters that count, by the names with which the sandbox puts them into templates."""

@@ -17,7 +17,7 @@ from jinja2.ext import Extension
 
 from heddle.errors import InvalidRequestError, ModelFileError
 from heddle.text.chat.bounded_sandbox import BoundedSandbox
-from heddle.text.chat.budget import check_length
+from heddle.text.chat.budget import check_length, render
 from heddle.text.chat.dialect import Dialect
 
 if TYPE_CHECKING:
@@ -82,7 +82,6 @@ class ChatTemplate:
                 f"the chat template does not parse: {_reason(error)}",
                 field="tokenizer.chat_template",
             ) from error
-        self._environment = environment
         self._dates = {name: format for name, format in _DATES.items() if name in read}
         self.source = source
         self.dialect = Dialect.of(source, read)
@@ -123,7 +122,7 @@ class ChatTemplate:
             "add_generation_prompt": add_generation_prompt,
         }
         try:
-            return self._environment.render(self._template, names)
+            return render(self._template, names)
         except Exception as error:  # a template can raise any error that a Python expression can
             raise InvalidRequestError(
                 f"the model's chat template cannot take these messages: {_reason(error)}",

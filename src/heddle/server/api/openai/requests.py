@@ -14,7 +14,7 @@ from heddle.server.api.openai.completion_writers import (
 from heddle.server.api.openai.logprobs import Echo
 from heddle.server.api.openai.schemas import THINKING_BUDGETS
 from heddle.server.generate.chat import chat_of, compose, functions_of
-from heddle.server.generate.constraints import generation_grammar
+from heddle.server.generate.constraints import GRAMMAR_FIELDS, generation_grammar
 from heddle.server.generate.parameters import one_value, parameters_of
 from heddle.server.generate.reasoning import NO_WISH, ReasoningFields
 from heddle.server.generate.request import GenerationRequest, prompts_of
@@ -199,7 +199,7 @@ def chat_params(body: ChatRequest, served: Served) -> SamplingParams:
         **parameters_of(body, served.engine.model.tokenizer),
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         prompt_logprobs=body.prompt_logprobs,
-        grammar=generation_grammar(body),
+        grammar=generation_grammar(body) if body.model_fields_set & GRAMMAR_FIELDS else None,
     )
 
 
@@ -233,7 +233,7 @@ def completion_params(body: CompletionRequest, served: Served) -> SamplingParams
         **given,
         logprobs=0 if of > n and body.logprobs is None else body.logprobs,
         prompt_logprobs=max(counts, default=None),
-        grammar=generation_grammar(body),
+        grammar=generation_grammar(body) if body.model_fields_set & GRAMMAR_FIELDS else None,
     )
 
 
