@@ -157,7 +157,7 @@ def test_guesses(checkpoint: GGUFCheckpoint, params: SamplingParams, slots: int)
         assert rig.run(PROMPTS, params) == plain
     assert any(rig.found)
     assert rig.speculator is not None
-    assert rig.speculator.drafted > rig.speculator.accepted > len(PROMPTS)
+    assert rig.speculator.counts.drafted > rig.speculator.counts.accepted > len(PROMPTS)
     assert rig.again > 0
 
 

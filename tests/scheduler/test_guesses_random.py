@@ -56,8 +56,8 @@ class Guesses(Machine):
             speculator = self.scheduler._speculator
             if speculator is not None:
                 event(f"computed again: {self.repeats}")
-                event(f"accepted: {speculator.accepted > 0}")
-                event(f"rejected: {speculator.accepted < speculator.drafted}")
+                event(f"accepted: {speculator.counts.accepted > 0}")
+                event(f"rejected: {speculator.counts.accepted < speculator.counts.drafted}")
 
 
 class GuessingMachine(Guesses, WindowMachine):

@@ -3,8 +3,8 @@
 import pytest
 
 from heddle.sampling_params import SamplingParams
-from heddle.scheduler.rate import Rate, retry_after
-from heddle.scheduler.room import Room
+from heddle.scheduler.pace import Rate
+from heddle.scheduler.room import Room, retry_after
 from heddle.scheduler.sequence import Sequence
 
 

@@ -9,6 +9,7 @@ import pytest
 from heddle.errors import InvalidRequestError
 from heddle.parameters import Speculation
 from heddle.sampling_params import SamplingParams
+from heddle.scheduler.guessing import Counts
 from heddle.scheduler.pace import Pace
 from heddle.scheduler.sequence import Sequence
 from heddle.scheduler.speculation import Speculator
@@ -50,11 +51,16 @@ def speculator(pace: Pace, drafter: Fixed | None = None) -> Speculator:
     return Speculator({"fixed": lambda _: drafter or Fixed()}, pace, 31)
 
 
+def learn(sequence: Sequence, tokens: Many[int], computed: int) -> None:
+    assert sequence.guessing is not None
+    sequence.guessing.learn(tokens, computed)
+
+
 def teach(one: Speculator, sequence: Sequence, *, right: bool, times: int = 60) -> None:
     """Let the sequence see guesses of grade 2 and later that are right, or wrong."""
     for _ in range(times):
         one.guess([sequence], 30)
-        one.learn(sequence, range(1, 33) if right else [9], 31 if right else 0)
+        learn(sequence, range(1, 33) if right else [9], 31 if right else 0)
 
 
 def test_nothing_is_guessed_before_a_step_was_measured() -> None:
@@ -94,7 +100,7 @@ def test_guesses_that_were_not_computed_teach_too() -> None:
     assert one.guess([sequence], 30) == {}
     for _ in range(30):
         one.guess([sequence], 30)
-        one.learn(sequence, [1], 0)
+        learn(sequence, [1], 0)
     assert one.guess([sequence], 30)
 
 
@@ -130,10 +136,10 @@ def test_streams_do_not_wait_longer_than_the_gap() -> None:
 def test_usage_counts_what_was_computed() -> None:
     one, sequence = speculator(measured(1, 1.0, 0.0)), decoding(0)
     one.guess([sequence], 30)
-    one.learn(sequence, [1, 2, 7], 5)
+    learn(sequence, [1, 2, 7], 5)
     assert sequence.guessing is not None
-    assert (sequence.guessing.drafted, sequence.guessing.accepted) == (5, 2)
-    assert (one.drafted, one.accepted) == (5, 2)
+    assert sequence.guessing.counts == Counts(5, 2)
+    assert one.counts == Counts(5, 2)
 
 
 def test_an_unknown_drafter_is_refused_with_those_there_are() -> None:
@@ -178,17 +184,17 @@ def test_guesses_count_once() -> None:
     """A step beside a prompt has no guesses: those of the step before say nothing about it."""
     one, sequence = speculator(measured(1, 1.0, 0.0)), decoding(0)
     one.guess([sequence], 30)
-    one.learn(sequence, [1], 0)
+    learn(sequence, [1], 0)
     [drafting] = sequence.guessing.draftings  # type: ignore[union-attr]
     known = list(drafting.chances)
-    one.learn(sequence, [9], 0)
+    learn(sequence, [9], 0)
     assert drafting.chances == known
 
 
 def test_guesses_after_a_wrong_one_say_nothing() -> None:
     one, sequence = speculator(measured(1, 1.0, 0.0)), decoding(0)
     one.guess([sequence], 30)
-    one.learn(sequence, [1, 9, 9, 9], 0)  # another drafter was right about all of them
+    learn(sequence, [1, 9, 9, 9], 0)  # another drafter was right about all of them
     [drafting] = sequence.guessing.draftings  # type: ignore[union-attr]
     right, wrong, *unknown = drafting.chances[2:]
     assert right is not None

@@ -60,7 +60,7 @@ class Drafting:
         return self.shared[grade] if own is None else own
 
     def learn(self, tokens: Many[int]) -> None:
-        """Compare the guesses with the tokens that were sampled."""
+        """Compare the guesses with the tokens that were sampled. Guesses count once."""
         for index, (guess, token) in enumerate(zip(self.guesses, tokens, strict=False)):
             grade, right = min(self.grade + index, GRADES - 1), float(guess == token)
             own = self._chance(grade)
@@ -68,6 +68,7 @@ class Drafting:
             self.shared[grade] += _SHARED_WEIGHT * (right - self.shared[grade])
             if guess != token:
                 break
+        self.guesses = ()
 
 
 def repeated(likelihoods: Many[float]) -> float:
@@ -81,6 +82,14 @@ def repeated(likelihoods: Many[float]) -> float:
 
 
 @dataclass(slots=True)
+class Counts:
+    """Guesses that steps computed, and how many of them were right."""
+
+    drafted: int = 0
+    accepted: int = 0
+
+
+@dataclass(slots=True)
 class Guessing:
     """The state of speculation for a sequence.
 
@@ -89,12 +98,24 @@ class Guessing:
         length: number of guesses that its request asks for; None: as many as pay.
         seen: number of its tokens that the drafters know.
         best: the drafter whose guesses count in the step being planned; None if there is none.
-        drafted, accepted: guesses that steps computed, and how many of them were right.
+        counts: the guesses of the sequence.
+        all_counts: the guesses of all sequences.
     """
 
     draftings: list[Drafting]
     length: int | None
+    all_counts: Counts
     seen: int = 0
     best: Drafting | None = None
-    drafted: int = 0
-    accepted: int = 0
+    counts: Counts = field(default_factory=Counts)
+
+    def learn(self, tokens: Many[int], computed: int) -> None:
+        """Note the sampled tokens of a step that computed this many guesses."""
+        for drafting in self.draftings:
+            if drafting.guesses:
+                drafting.learn(tokens)
+        if computed:
+            accepted = min(computed, len(tokens) - 1)
+            for counts in (self.counts, self.all_counts):
+                counts.drafted += computed
+                counts.accepted += accepted

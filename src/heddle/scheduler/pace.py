@@ -1,9 +1,9 @@
-"""Bounds the gaps of running streams: limits the prompt tokens of steps that also decode.
+"""What recent steps took, and what follows from it for the next ones.
 
 A running stream waits one step for its next token, and prompt tokens make this step longer. The
 engine measures each step. From these times the pace learns two costs: the cost of decoding n
 streams, and the cost of one more prompt token. It allows as many prompt tokens as fit into the rest
-of the gap.
+of the gap. The rate of steps says when a place in the queue is free (`room.py`).
 """
 
 from __future__ import annotations
@@ -30,6 +30,9 @@ _MIXED_COST = 2.0
 _RECENT_GUESSES = 9
 _GUESS_COST = 0.25  # of a guess, relative to a decode's share of its step, before one was measured
 _REFRESH = 64  # steps with guesses, after which one step has none
+
+_DECAY = 0.98
+"""Weight of the last step in a rate relative to the newest one: about 50 steps count."""
 
 
 class Pace:
@@ -135,3 +138,30 @@ class Pace:
             return None
         nearest = min(self._decode, key=lambda seen: abs(seen - decodes))
         return median(self._decode[nearest])
+
+
+class Rate:
+    """Tokens per second of recent steps, and the usual length of an output. Not thread-safe.
+
+    Attributes:
+        output: mean number of tokens of recent outputs; None before the first output has ended.
+    """
+
+    def __init__(self) -> None:
+        self._tokens = 0.0
+        self._seconds = 0.0
+        self.output: float | None = None
+
+    def observe(self, tokens: int, seconds: float) -> None:
+        """Record a step that computed `tokens` tokens in `seconds`."""
+        self._tokens = _DECAY * self._tokens + tokens
+        self._seconds = _DECAY * self._seconds + seconds
+
+    def observe_output(self, tokens: int) -> None:
+        """Record the number of tokens of an output that has ended."""
+        self.output = tokens if self.output is None else 0.9 * self.output + 0.1 * tokens
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Prompt and output tokens that steps compute per second; 0.0 before any step was timed."""
+        return self._tokens / self._seconds if self._seconds else 0.0

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from heddle.errors import ContextLengthError, InvalidRequestError, OverloadedError
-from heddle.scheduler.rate import Rate, retry_after
+from heddle.scheduler.pace import Rate
 from heddle.sizes import counted
 
 if TYPE_CHECKING:
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
 
     from heddle.scheduler.queue import Queue
     from heddle.scheduler.sequence import Sequence
+
+_SOONEST, _LATEST = 1.0, 600.0
+"""Bounds of an estimate, in seconds. A client that waits longer than the upper bound gives up."""
 
 
 class Room:
@@ -99,3 +103,23 @@ class Room:
             for most in (sequence.limit - sequence.total,)
         )
         return retry_after(work, places, self.rate.tokens_per_second)
+
+
+def retry_after(work: Iterable[float], places: int, tokens_per_second: float) -> float:
+    """Estimate the seconds until `places` of the accepted requests have ended.
+
+    All requests share the rate, so one request ends per mean work of a request.
+
+    Args:
+        work: tokens that each accepted request still needs, prompt and output.
+        places: how many requests must end.
+        tokens_per_second: rate of recent steps; 0.0 if it is unknown.
+
+    Returns:
+        At least 1 and at most 600; 1 if the rate is unknown.
+    """
+    tokens = list(work)
+    if not tokens or tokens_per_second <= 0.0:
+        return _SOONEST
+    seconds = places * math.fsum(tokens) / len(tokens) / tokens_per_second
+    return min(max(seconds, _SOONEST), _LATEST)

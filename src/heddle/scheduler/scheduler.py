@@ -314,7 +314,7 @@ class Scheduler:
             self._queue.serve(
                 (one, OUTPUT_COST * count if one.generating else count) for one, count in counts
             )
-        if self._speculator is not None:
+        if any(one.guessing is not None for one, _ in carried):
             self._learn(carried, outcomes)
         for sequence, count in counts:
             self._count_computed(sequence, count)
@@ -437,15 +437,14 @@ class Scheduler:
         return wrong
 
     def _learn(self, carried: Carried, outcomes: list[tuple[Sequence, Outcome]]) -> None:
-        """Tell the speculator which tokens were sampled."""
-        assert self._speculator is not None
+        """Tell the drafters which tokens were sampled."""
         tokens: dict[int, list[int]] = {}
         for sequence, outcome in outcomes:
             if isinstance(outcome, Sampled):
                 tokens.setdefault(sequence.id, []).append(outcome.token)
         for sequence, chunk in carried:
-            if sequence.id in tokens:
-                self._speculator.learn(sequence, tokens[sequence.id], chunk.guesses)
+            if sequence.guessing is not None and sequence.id in tokens:
+                sequence.guessing.learn(tokens[sequence.id], chunk.guesses)
 
     def _give_back(self, shares: list[tuple[Sequence, int]]) -> None:
         """Give back windowed pages that the tokens of a step no longer see."""

@@ -22,7 +22,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from heddle.errors import InvalidRequestError
-from heddle.scheduler.guessing import FIRST_CHANCES, Drafting, Guessing, repeated
+from heddle.scheduler.guessing import FIRST_CHANCES, Counts, Drafting, Guessing, repeated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -54,7 +54,7 @@ class Speculator:
         recurrent: whether right guesses before a wrong one are computed again.
 
     Attributes:
-        drafted, accepted: guesses that steps computed, and how many of them were right.
+        counts: the guesses of all sequences.
     """
 
     def __init__(
@@ -73,8 +73,7 @@ class Speculator:
         self._recurrent = recurrent
         self._shared = {name: list(FIRST_CHANCES) for name in drafters}
         self._since_draft = 0  # steps since a drafter that takes time has guessed
-        self.drafted = 0
-        self.accepted = 0
+        self.counts = Counts()
 
     def check(self, sequence: Sequence) -> None:
         """Raise InvalidRequestError if the sequence asks for a drafter that is not there."""
@@ -150,20 +149,6 @@ class Speculator:
             self._since_draft = 0
         return max(asked, count)
 
-    def learn(self, sequence: Sequence, tokens: Many[int], computed: int) -> None:
-        """Note the sampled tokens of a step that computed this many guesses of the sequence."""
-        guessing = sequence.guessing
-        if guessing is None:
-            return
-        for drafting in guessing.draftings:
-            drafting.learn(tokens)
-            drafting.guesses = ()
-        accepted = min(computed, len(tokens) - 1)
-        guessing.drafted += computed
-        guessing.accepted += accepted
-        self.drafted += computed
-        self.accepted += accepted
-
     def _begin(self, sequence: Sequence) -> Guessing:
         """Make the drafters of a sequence: none if it wants no guesses."""
         asked = sequence.params.speculation  # type: ignore[union-attr]  # only texts decode
@@ -175,7 +160,7 @@ class Speculator:
             if (drafter := make(sequence)) is not None
         ]
         length = None if asked is None else asked.length
-        sequence.guessing = Guessing(draftings, length)
+        sequence.guessing = Guessing(draftings, length, self.counts)
         return sequence.guessing
 
     def _look(self, guessing: Guessing, sequence: Sequence, most: int) -> None:

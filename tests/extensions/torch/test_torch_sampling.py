@@ -106,7 +106,7 @@ def test_company_chunks_and_guesses_change_no_bit(
     guessing = rig_on(checkpoint, batch_tokens=60, outputs=plain)
     assert guessing.run(PROMPTS, params) == plain
     assert guessing.speculator is not None
-    assert guessing.speculator.drafted > guessing.speculator.accepted > 0
+    assert guessing.speculator.counts.drafted > guessing.speculator.counts.accepted > 0
     assert rig_on(checkpoint, slots=1).run(PROMPTS[:1], params) == plain[:1]
     assert tokens(rig_on(checkpoint, "torch").run(PROMPTS, params)) == tokens(plain)
 

@@ -136,7 +136,7 @@ class Request:
         waited = (self.first_step_at or time.perf_counter()) - self.submitted_at
         usage = Usage(prompt, self.sequence.output_tokens, cached or 0, queue_seconds=waited)
         if (guessing := self.sequence.guessing) is not None:
-            drafted, accepted = guessing.drafted, guessing.accepted
+            drafted, accepted = guessing.counts.drafted, guessing.counts.accepted
             usage = replace(usage, drafted_tokens=drafted, accepted_tokens=accepted)
         if not self.first_token_at:
             return usage

@@ -12,7 +12,7 @@ from pydantic import Field, Tag
 from heddle.parameters import Api
 from heddle.server.generate.tools import Chosen
 from heddle.server.generate.vendor_fields.table import decided
-from heddle.server.http.fields import FIRST_FAULT, shape, shaped, text_or
+from heddle.server.http.fields import FIRST_FAULT, TEXT, shape, shaped
 from heddle.server.http.schema import MAX_ITEMS, Schema
 
 MAX_TOOLS = 1024
@@ -29,13 +29,15 @@ class TextPart(Schema):
     text: str
 
 
-Content = text_or(
-    Annotated[
-        Annotated[list[TextPart], Field(max_length=MAX_ITEMS), FIRST_FAULT, Tag("<list of dict>")]
-        | Annotated[list[TextPart], Tag("<list>")],
-        shaped("a string or a list of parts of type text"),
-    ]
-)
+_Parts = Annotated[
+    Annotated[list[TextPart], Field(max_length=MAX_ITEMS), FIRST_FAULT, Tag("<list of dict>")]
+    | Annotated[list[TextPart], Tag("<list>")],
+    shaped("a string or a list of parts of type text"),
+]
+Content = Annotated[
+    Annotated[str, Tag(TEXT)] | Annotated[_Parts, Tag("<parts>")],
+    Field(union_mode="left_to_right"),
+]
 
 
 FunctionName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]

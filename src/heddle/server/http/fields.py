@@ -32,7 +32,8 @@ UNSUPPORTED = "heddle_unsupported"
 SHAPE = "heddle_shape"
 """Error type of a value whose shape does not fit any member of the field's union."""
 TEXT = "<text>"
-"""Tag of the text in :func:`text_or`."""
+"""Tag of a text that a union tries before other shapes, without a call of Python, because most
+values are texts. A value of no shape gets the error of the others (`errors.from_validation`)."""
 
 
 def is_on(switch: str) -> bool:
@@ -90,18 +91,6 @@ def shaped(words: str, shape_of: Callable[[object], str] = shape) -> Discriminat
     return Discriminator(
         shape_of, custom_error_type=SHAPE, custom_error_message=f"Input should be {words}"
     )
-
-
-def text_or(other: Any) -> Any:
-    """The type of a field that is a text, or a value of another type that tells shapes apart.
-
-    Most values are texts, so they are tried first, without a call of Python. The error of a value
-    that is neither is the error of `other` (`errors.from_validation`).
-    """
-    return Annotated[
-        Annotated[str, Tag(TEXT)] | Annotated[other, Tag("<other>")],
-        Field(union_mode="left_to_right"),
-    ]
 
 
 FIRST_FAULT = Field(fail_fast=True)
