@@ -117,7 +117,7 @@ def main() -> None:
     known = frozenset(options(typer.main.get_command(app)))
     with tempfile.TemporaryDirectory() as folder:
         table = Path(folder) / "heddle.engr"
-        pages = sorted((ROOT / "docs").glob("*.md"))
+        pages = sorted((ROOT / "docs").rglob("*.md"))
         texts = [str(page) for page in (*pages, ROOT / "README.md") if page.name != SHOWN_ON]
         if run(["engram", "build", *texts, "-o", str(table), "--model", given.model]):
             raise SystemExit(1)

@@ -6,7 +6,7 @@
 // for each column: its importance, or 1.
 //
 // A search tries several steps between codes. For the codes that follow from a step, the best scale
-// (and minimum) has a closed form: least squares. docs/native.md has
+// (and minimum) has a closed form: least squares. docs/concepts/native.md has
 // the errors beside those of llama.cpp.
 #pragma once
 

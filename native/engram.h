@@ -1,5 +1,5 @@
 // An engram: a file that says which tokens followed an n-gram of tokens in some texts, and how
-// often. docs/engrams.md has the format. This reader serves requests.
+// often. docs/guides/engrams.md has the format. This reader serves requests.
 //
 // The file is never mapped, like files of weights: after a truncation of a mapped file, the next
 // access would kill the process. The reader keeps the filter in memory and reads a slot and a

@@ -3,7 +3,7 @@
 // A row describes a block in the file (its bytes and the function that reads it) and in a packed
 // matrix (its `Layout`). The packer, the kernels of all instruction levels, the bindings and
 // tests/native/levels.cpp use this table and name no quantised type. The other half of the table is
-// src/heddle/weights/tensor_types.py; docs/native.md says how to add a type.
+// src/heddle/weights/tensor_types.py; docs/concepts/native.md says how to add a type.
 //
 // A panel holds `panel_rows` rows (8 or 16) for the whole width. It is a run of super-blocks; each
 // begins with what a super-block shares, and then has per block of 32 columns:

@@ -2,8 +2,8 @@
 
     python scripts/write_tables.py [--check]
 
-The sampling parameters go to docs/sampling.md, the fields of vendors to docs/fields.md. With
---check it writes nothing, and exits with 1 if a page is out of date.
+The sampling parameters go to docs/reference/sampling.md, the fields of vendors to
+docs/reference/fields.md. With --check it writes nothing, and exits with 1 if a page is out of date.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from heddle.parameters import Parameter
     from heddle.server.generate.vendor_fields.row import Row
 
-DOCS = Path(__file__).parent.parent / "docs"
+REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
 
 ROUTES = {
     Api.CHAT: "chat/completions",
@@ -66,7 +66,7 @@ def written(page: str, name: str, lines: Sequence[str]) -> str:
 
 def pages() -> dict[Path, str]:
     """The pages with tables, as they should be."""
-    sampling, fields = DOCS / "sampling.md", DOCS / "fields.md"
+    sampling, fields = REFERENCE / "sampling.md", REFERENCE / "fields.md"
     return {
         sampling: written(sampling.read_text("utf-8"), "parameters", _parameters()),
         fields: written(fields.read_text("utf-8"), "fields", list(_fields())),

@@ -1,4 +1,7 @@
-"""Writes engram tables byte by byte, as docs/engrams.md specifies them, independently of Heddle."""
+"""Writes engram tables byte by byte, independently of Heddle.
+
+docs/guides/engrams.md specifies them.
+"""
 
 from __future__ import annotations
 

@@ -166,7 +166,7 @@ class TokenPieces:
     def __init__(self, texts: Sequence[bytes], ends: Sequence[int]) -> None: ...
 
 class Engram:
-    """An open engram: which tokens follow an n-gram, and how often; see docs/engrams.md.
+    """An open engram: which tokens follow an n-gram, and how often; see docs/guides/engrams.md.
 
     Any thread may call all methods.
     """

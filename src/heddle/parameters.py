@@ -2,7 +2,7 @@
 
 The table is `SamplingParams` in `sampling_params.py`: each of its fields is a row, made by
 :func:`parameter`. Five things are derived from the rows: checks, request schemas, the translation
-of requests, the numbers of the native sampler, and the table of docs/sampling.md.
+of requests, the numbers of the native sampler, and the table of docs/reference/sampling.md.
 """
 
 from __future__ import annotations

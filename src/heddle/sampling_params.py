@@ -95,7 +95,8 @@ class SamplingParams:
     tokens that `bad_words` and `min_tokens` forbid. Then the samplers run in the order of
     `samplers`. Each sampler gets the candidates of the sampler before it. One draw selects a token
     from the last candidates. At `temperature` 0 only penalties and DRY run, and the highest logit
-    wins. Among equal logits the lowest token id wins. Definitions and sources: docs/sampling.md.
+    wins. Among equal logits the lowest token id wins. Definitions and sources:
+    docs/reference/sampling.md.
 
     Raises:
         InvalidRequestError: names the field and its value.
@@ -191,8 +192,8 @@ class SamplingParams:
     engram: tuple[EngramChoice, ...] = parameter(
         (),
         Engrams(8),
-        "[Engram tables](engrams.md) that bias the logits, by their names. Several tables are"
-        " merged: p is the mean of their probabilities by weight (default 1, at most 1,000).",
+        "[Engram tables](../guides/engrams.md) that bias the logits, by their names. Several tables"
+        " are merged: p is the mean of their probabilities by weight (default 1, at most 1,000).",
         source="Heddle",
         apis=Api.ALL,
     )
@@ -223,8 +224,8 @@ class SamplingParams:
     logits_processors: Mapping[str, Mapping[str, Any]] = parameter(
         {},
         Processors(8),
-        "[Logits processors](extensions.md#logits-processors) of extensions, which run in this"
-        " order after the other biases.",
+        "[Logits processors](../concepts/extensions.md#logits-processors) of extensions, which run"
+        " in this order after the other biases.",
         source="Heddle",
         apis=Api.ALL,
         native=False,

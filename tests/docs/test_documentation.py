@@ -2,7 +2,7 @@
 
 The Python blocks and the `curl` commands of a page run in order, the blocks in one namespace. For
 `http://127.0.0.1:8080` the test puts the address of a server with default settings. Other shell
-commands do not run. The code of docs/clients.md runs in `tests/conformance/programs`.
+commands do not run. The code of docs/guides/clients.md runs in `tests/conformance/programs`.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def runnable(block: Block) -> bool:
 
 PAGES = [
     path
-    for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
     if path.name != "clients.md" and any(map(runnable, blocks_of(path.read_text("utf-8"))))
 ]
 

@@ -13,8 +13,8 @@ from heddle.doors import Device, Extension, refer
 from heddle.weights.tensor_types import TensorType
 
 ROOT = Path(__file__).parents[2]
-REFERENCE = (ROOT / "docs" / "reference.md").read_text("utf-8")
-EXTENSIONS = (ROOT / "docs" / "extensions.md").read_text("utf-8")
+REFERENCE = (ROOT / "docs" / "reference" / "index.md").read_text("utf-8")
+EXTENSIONS = (ROOT / "docs" / "concepts" / "extensions.md").read_text("utf-8")
 FOLDERS = [path.parent for path in sorted(Path(extensions.__path__[0]).glob("*/__init__.py"))]
 
 

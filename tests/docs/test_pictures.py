@@ -104,7 +104,11 @@ def test_files_that_the_contributors_page_names_exist() -> None:
 
 def test_files_that_the_design_pages_name_exist() -> None:
     named: set[str] = set()
-    for page in ("design", "extensions", "memory", "native", "limits", "glossary"):
+    for page in (
+        "design",
+        *(f"concepts/{name}" for name in ("extensions", "memory", "native")),
+        *(f"reference/{name}" for name in ("limits", "glossary")),
+    ):
         text = (ROOT / "docs" / f"{page}.md").read_text("utf-8")
         named |= set(re.findall(r"`([\w./-]+(?:\.(?:py|h|cpp|sh|md)|/))`", text))
     assert len(named) > 60

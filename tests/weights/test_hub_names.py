@@ -107,7 +107,7 @@ def test_an_error_lists_what_there_is(quant: str | None, files: list[str], messa
 
 
 def test_the_documentation_lists_the_order_of_quants() -> None:
-    page = Path(__file__).parents[2] / "docs" / "hub.md"
+    page = Path(__file__).parents[2] / "docs" / "guides" / "hub.md"
     assert ", ".join(QUANTS) in " ".join(page.read_text().replace("`", "").split())
 
 

@@ -1,4 +1,4 @@
-"""The code of docs/clients.md runs as it stands."""
+"""The code of docs/guides/clients.md runs as it stands."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-PAGE = (Path(__file__).parents[3] / "docs" / "clients.md").read_text("utf-8")
+PAGE = (Path(__file__).parents[3] / "docs" / "guides" / "clients.md").read_text("utf-8")
 SECTIONS = [section.partition("\n") for section in PAGE.split("\n### ")[1:]]
 BLOCKS = [
     (name, code)

@@ -13,7 +13,7 @@ import pytest
 
 PROVIDERS = ["openai-compatible", "ollama-ai-provider-v2", "ai-sdk-ollama"]
 FILES = Path(__file__).parent / "vercel"
-PAGE = Path(__file__).parents[3] / "docs" / "clients.md"
+PAGE = Path(__file__).parents[3] / "docs" / "guides" / "clients.md"
 
 pytestmark = pytest.mark.node
 

@@ -1,6 +1,6 @@
 """The format of engram tables (`.engr`), versions 1 and 2: structures, sizes, hashes, checks.
 
-docs/engrams.md specifies both versions. All integers are little-endian and unsigned.
+docs/guides/engrams.md specifies both versions. All integers are little-endian and unsigned.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 One row decides about one field: the server serves it, accepts it without effect, or refuses it by
 name. It accepts a field without effect only if an answer without it is not wrong: the field asks
-for speed, price, effort, storage or bookkeeping. `docs/fields.md` is made from the table.
+for speed, price, effort, storage or bookkeeping. `docs/reference/fields.md` is made from the table.
 """
 
 from __future__ import annotations
