@@ -87,6 +87,20 @@ def test_what_needs_an_extension_is_refused(
     assert error in done.stderr
 
 
+def test_a_grammar_that_needs_an_extension_is_refused(environment: dict[str, str]) -> None:
+    code = (
+        "from heddle import Grammar, GrammarError\n"
+        "try: Grammar.gbnf('root ::= [a-z]')\n"
+        "except GrammarError as error: print(error)"
+    )
+    command = [sys.executable, "-c", f"{PLAIN}\n{code}"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == (
+        "grammar cannot be served: no extension is installed that reads grammars of kind 'gbnf';"
+        " use one of: json_schema, lark\n"
+    )
+
+
 @pytest.mark.model
 def test_it_serves_and_streams_a_chat(environment: dict[str, str]) -> None:
     command = [*SERVE, "--port", "0", "--kv-cache", "64M"]

@@ -79,6 +79,10 @@ class Extension:
             :class:`heddle.text.tokenizer.tokenizer.Tokenizer`, and return a
             :class:`heddle.step.LogitsProcessor`, by the name of the processor. They raise
             InvalidRequestError if an option is wrong.
+        grammars: classes of :class:`heddle.text.constrained.language.Language`, made from a model's
+            tokens, by the kind of :class:`heddle.grammars.Grammar` that they read.
+        constraints: fields of requests that hold a grammar; each reference names a sequence of
+            :class:`heddle.server.generate.constraint_field.ConstraintField`.
         followers: functions that take a loaded model and its settings and return a
             :class:`heddle.engine.drafters.Follower`, or None.
         engrams: a class with the methods of :class:`heddle.engine.engrams.Library`; empty: none.
@@ -95,6 +99,8 @@ class Extension:
     commands: Mapping[str, str] = field(default_factory=dict)
     drafters: Mapping[str, str] = field(default_factory=dict)
     logits_processors: Mapping[str, str] = field(default_factory=dict)
+    grammars: Mapping[str, str] = field(default_factory=dict)
+    constraints: Sequence[str] = ()
     followers: Sequence[str] = ()
     engrams: str = ""
 

@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from enum import Enum
+from functools import cache
 from typing import TYPE_CHECKING, Protocol
 
+from heddle.doors import extensions
 from heddle.errors import GrammarError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
 MAX_GRAMMAR_LENGTH = 131_072
 
 
-class GrammarKind(Enum):
-    """The language of a :class:`Grammar`."""
-
-    JSON_SCHEMA = "json_schema"
-    REGEX = "regex"
-    CHOICE = "choice"
-    LARK = "lark"
-    GBNF = "gbnf"
-    STRUCTURAL_TAG = "structural_tag"
+JSON_SCHEMA, LARK = "json_schema", "lark"
+"""The languages that the core reads. Extensions bring the others."""
 
 
 class Beginning(Protocol):
@@ -50,25 +44,31 @@ class Grammar:
     The output is incomplete if `max_tokens`, a stop string or a cancel ends it early.
 
     Attributes:
-        kind: the language of `text`.
-        text: a JSON schema; a regular expression in Rust's syntax, for the whole output; a JSON
-            list of strings that the output must be one of; a grammar in llguidance's form of Lark;
-            a grammar in llama.cpp's form (GBNF); or xgrammar's structural tag, as JSON. At most
-            131,072 characters.
+        kind: the language of `text`: "json_schema", "lark" (llguidance's form), or a language of an
+            extension, such as "regex" (Rust's syntax, for the whole output), "choice" (a JSON list
+            of strings that the output must be one of), "gbnf" (llama.cpp's form) and
+            "structural_tag" (xgrammar's form, as JSON).
+        text: the grammar. At most 131,072 characters.
         param: the request's field that holds the grammar, for errors.
         beginning: detects where the grammar starts; None: at the first token. Text before the start
             is free. An output without a start is free too.
 
     Raises:
-        GrammarError: the text is too long, or is not Unicode.
+        GrammarError: the text is too long, or is not Unicode; or no extension brings its language.
     """
 
-    kind: GrammarKind
+    kind: str
     text: str
     param: str = "grammar"
     beginning: Beginning | None = None
 
     def __post_init__(self) -> None:
+        if self.kind not in _kinds():
+            raise GrammarError(
+                f"{self.param} cannot be served: no extension is installed that reads grammars of"
+                f" kind {self.kind!r}; use one of: {', '.join(_kinds())}",
+                param=self.param,
+            )
         if len(self.text) > MAX_GRAMMAR_LENGTH:
             raise GrammarError(
                 f"{self.param} has {len(self.text):,} characters; the limit is"
@@ -84,29 +84,36 @@ class Grammar:
     @classmethod
     def json_schema(cls, schema: Mapping[str, object], param: str = "grammar") -> Grammar:
         """A grammar of JSON that `schema` allows."""
-        return cls(GrammarKind.JSON_SCHEMA, json.dumps(schema), param)
+        return cls(JSON_SCHEMA, json.dumps(schema), param)
 
     @classmethod
     def regex(cls, pattern: str, param: str = "grammar") -> Grammar:
         """A grammar of text that `pattern` matches from the first to the last character."""
-        return cls(GrammarKind.REGEX, pattern, param)
+        return cls("regex", pattern, param)
 
     @classmethod
     def choice(cls, choices: Sequence[str], param: str = "grammar") -> Grammar:
         """A grammar of the strings in `choices`."""
-        return cls(GrammarKind.CHOICE, json.dumps(list(choices)), param)
+        return cls("choice", json.dumps(list(choices)), param)
 
     @classmethod
     def gbnf(cls, grammar: str, param: str = "grammar") -> Grammar:
         """A grammar, in llama.cpp's form, of text that the rule `root` matches."""
-        return cls(GrammarKind.GBNF, grammar, param)
+        return cls("gbnf", grammar, param)
 
     @classmethod
     def structural_tag(cls, tag: Mapping[str, object], param: str = "grammar") -> Grammar:
         """A grammar of free text with parts that are constrained, in xgrammar's form."""
-        return cls(GrammarKind.STRUCTURAL_TAG, json.dumps(tag), param)
+        return cls("structural_tag", json.dumps(tag), param)
 
     @classmethod
     def lark(cls, grammar: str, param: str = "grammar") -> Grammar:
         """A grammar of text that the rule `start` matches."""
-        return cls(GrammarKind.LARK, grammar, param)
+        return cls(LARK, grammar, param)
+
+
+@cache
+def _kinds() -> Collection[str]:
+    """All kinds of grammars: the core's, and those of extensions."""
+    brought = (kind for extension in extensions().values() for kind in extension.grammars)
+    return {JSON_SCHEMA: None, LARK: None, **dict.fromkeys(brought)}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from heddle.extensions.anthropic import schemas as messages
+from heddle.extensions.grammars.fields import StructuredOutputs
 from heddle.extensions.llamacpp import completion, infill
 from heddle.extensions.llamacpp.apply_template import ApplyTemplateRequest
 from heddle.extensions.llamacpp.embedding import NativeEmbeddingRequest
@@ -47,7 +48,7 @@ BODIES: list[tuple[Api, str, type[BaseModel]]] = [
     (Api.CHAT, "tools.function", chat_fields.Function),
     (Api.CHAT, "thinking", schemas.Thinking),
     (Api.CHAT, "stream_options", fields.StreamOptions),
-    (Api.CHAT, "structured_outputs", fields.StructuredOutputs),
+    (Api.CHAT, "structured_outputs", StructuredOutputs),
     (Api.RESPONSES, "reasoning", response_schemas.ReasoningConfig),
     (Api.RESPONSES, "text", response_schemas.TextConfig),
     (Api.RESPONSES, "tools", response_schemas.FunctionTool),

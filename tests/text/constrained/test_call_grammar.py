@@ -8,7 +8,7 @@ import pytest
 
 from fake_executor import END, tokens_of
 from heddle.errors import GrammarError
-from heddle.grammars import Grammar, GrammarKind
+from heddle.grammars import LARK, Grammar
 from heddle.text.chat.call_forms import HERMES, LLAMA, MISTRAL, MISTRAL_NAMED
 from heddle.text.chat.harmony import FINAL, HARMONY, REASONING
 from heddle.text.constrained.call_grammar import Callee, answer_grammar, calls_grammar
@@ -55,7 +55,7 @@ def enforced(form: Any, marks: Marks | None = None, reasons: bool = False, **how
 
 def late(form: Any, marks: Marks | None = None, **how: Any) -> Grammar:
     text = calls_grammar(form, CALLEES, TOKENIZER.control_id, **how)
-    return Grammar(GrammarKind.LARK, text, beginning=Reading(form, NAMES, marks))
+    return Grammar(LARK, text, beginning=Reading(form, NAMES, marks))
 
 
 @pytest.mark.parametrize("form", ONE, ids=repr)

@@ -17,11 +17,12 @@ from hypothesis import strategies as st
 from fake_executor import END, VOCABULARY, tokens_of
 from fake_model import PIECES, FakeTokenizer
 from heddle.errors import GrammarError, InvalidRequestError
-from heddle.grammars import MAX_GRAMMAR_LENGTH, Grammar, GrammarKind
+from heddle.grammars import JSON_SCHEMA, MAX_GRAMMAR_LENGTH, Grammar
 from heddle.sampling_params import SamplingParams
 from heddle.text.constrained import grammar as grammar_module
 from heddle.text.constrained import matching
-from heddle.text.constrained.grammar import JSON_SPACE, GrammarCompiler
+from heddle.text.constrained.grammar import GrammarCompiler
+from heddle.text.constrained.language import JSON_SPACE
 
 COMPILER = GrammarCompiler(FakeTokenizer())
 
@@ -166,9 +167,9 @@ for _ in range(300):
 @pytest.mark.parametrize(
     "grammar",
     [
-        Grammar(GrammarKind.JSON_SCHEMA, "{"),
-        Grammar(GrammarKind.JSON_SCHEMA, "3"),
-        Grammar(GrammarKind.JSON_SCHEMA, "false"),
+        Grammar(JSON_SCHEMA, "{"),
+        Grammar(JSON_SCHEMA, "3"),
+        Grammar(JSON_SCHEMA, "false"),
         Grammar.json_schema({"type": "nope"}),
         Grammar.json_schema({"type": "string", "minLength": 5, "maxLength": 2}),
         Grammar.json_schema({"type": "integer", "minimum": 5, "maximum": 3}),

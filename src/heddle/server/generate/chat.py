@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pydantic_core import from_json
 
 from heddle.errors import InvalidRequestError
-from heddle.grammars import GrammarKind
+from heddle.grammars import JSON_SCHEMA
 from heddle.sampling_params import SamplingParams
 from heddle.server.generate.reasoning import NO_WISH, ReasoningFields
 from heddle.server.generate.request import GenerationRequest
@@ -144,7 +144,7 @@ def compose(
     model = served.engine.model
     assert model.template is not None, "the template wrote the text"
     dialect = model.template.dialect
-    if params.grammar is not None and params.grammar.kind is not GrammarKind.JSON_SCHEMA:
+    if params.grammar is not None and params.grammar.kind != JSON_SCHEMA:
         text = dialect.text_opened(text)  # the grammar allows neither marks nor reasoning
     tokens = model.tokenizer.encode_chat(text)
     if chat.before:

@@ -1,27 +1,19 @@
 """Finds the grammar in a body's fields.
 
-The fields are `response_format` and `text.format` (OpenAI), `structured_outputs` and `guided_*`
-(vLLM), `grammar` and `json_schema` (llama.cpp), and `regex` and `ebnf` (SGLang).
+The fields are `response_format` and `text.format` (OpenAI), and those of extensions.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from heddle.errors import InvalidRequestError
-from heddle.grammars import Grammar, GrammarKind
-from heddle.text.constrained.gbnf.syntax import is_gbnf
+from heddle.grammars import Grammar
+from heddle.server.generate.constraint_field import constraint_fields
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from heddle.server.generate.fields import (
-        GenerationFields,
-        ResponseFormat,
-        SamplingFields,
-        StructuredOutputs,
-    )
+    from heddle.server.generate.fields import GenerationFields, ResponseFormat, SamplingFields
 
 _ANY_OBJECT = {"type": "object"}
 
@@ -35,7 +27,7 @@ def grammar_of(body: SamplingFields, form: Grammar | None) -> Grammar | None:
         InvalidRequestError: two fields have different grammars.
         GrammarError: the grammar is too long.
     """
-    grammars = [*([] if form is None else [form]), *_guided_grammars(body)]
+    grammars = [*([] if form is None else [form]), *_further_grammars(body)]
     for other in grammars[1:]:
         if replace(other, param=grammars[0].param) != grammars[0]:
             first, second = (one.param.partition(".")[0] for one in (grammars[0], other))
@@ -111,70 +103,13 @@ def format_grammar(
     return Grammar.json_schema(_ANY_OBJECT, field) if kind != "text" else None
 
 
-def _guided_grammars(body: SamplingFields) -> list[Grammar]:
-    """The grammars in the fields that hold nothing else. An empty `grammar` is none."""
-    outputs = body.structured_outputs
-    found = [] if outputs is None else [_structured(outputs)]
-    for name, make in _FIELDS.items():
-        value = getattr(body, name)
-        if value is not None and (value or name != "grammar"):
-            found.append(make(value, name))
-    return found
+def _further_grammars(body: SamplingFields) -> list[Grammar]:
+    """The grammars in the fields that hold nothing else."""
+    given = [(field, getattr(body, field.name)) for field in _FIELDS]
+    read = [field.read(value, field.name) for field, value in given if value is not None]
+    return [grammar for grammar in read if grammar is not None]
 
 
-def _structured(outputs: StructuredOutputs) -> Grammar:
-    """The grammar in vLLM's `structured_outputs`.
-
-    Raises:
-        InvalidRequestError: the object has no grammar or several.
-        GrammarError: the grammar is too long.
-    """
-    field = "structured_outputs"
-    forms: dict[str, tuple[Any, Callable[[Any, str], Grammar]]] = {
-        "json": (outputs.json_, _of_schema),
-        "regex": (outputs.regex, Grammar.regex),
-        "choice": (outputs.choice, Grammar.choice),
-        "grammar": (outputs.grammar, _of_text),
-        "json_object": (_ANY_OBJECT if outputs.json_object else None, _of_schema),
-        "structural_tag": (outputs.structural_tag, _of_tag),
-    }
-    given = {name: form for name, form in forms.items() if form[0] is not None}
-    if len(given) != 1:
-        got = " and ".join(given) or "none"
-        raise InvalidRequestError(
-            f"{field} needs exactly one of {', '.join(forms)}; got {got}", param=field
-        )
-    [(name, (value, make))] = given.items()
-    return make(value, f"{field}.{name}")
-
-
-def _of_schema(schema: dict[str, object] | str, param: str) -> Grammar:
-    if isinstance(schema, str):
-        return Grammar(GrammarKind.JSON_SCHEMA, schema, param)
-    return Grammar.json_schema(schema, param)
-
-
-def _of_tag(tag: dict[str, object] | str, param: str) -> Grammar:
-    if isinstance(tag, str):
-        return Grammar(GrammarKind.STRUCTURAL_TAG, tag, param)
-    return Grammar.structural_tag(tag, param)
-
-
-def _of_text(text: str, param: str) -> Grammar:
-    """A grammar in GBNF or Lark; its text shows which."""
-    return Grammar.gbnf(text, param) if is_gbnf(text) else Grammar.lark(text, param)
-
-
-_FIELDS: Mapping[str, Callable[[Any, str], Grammar]] = {
-    "guided_json": _of_schema,
-    "guided_regex": Grammar.regex,
-    "guided_choice": Grammar.choice,
-    "guided_grammar": _of_text,
-    "json_schema": _of_schema,
-    "grammar": _of_text,
-    "regex": Grammar.regex,
-    "ebnf": Grammar.gbnf,
-}
-"""The fields that hold a grammar, each with the function that reads it."""
-GRAMMAR_FIELDS = frozenset({"response_format", "structured_outputs", *_FIELDS})
+_FIELDS = constraint_fields()
+GRAMMAR_FIELDS = frozenset({"response_format", *(field.name for field in _FIELDS)})
 """The fields that :func:`generation_grammar` reads."""

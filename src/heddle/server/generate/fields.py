@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from heddle.parameters import Api
+from heddle.server.generate.constraint_field import constrained
 from heddle.server.generate.parameters import SamplingSchema
 from heddle.server.generate.vendor_fields.table import decided
 from heddle.server.http.fields import Strings  # noqa: TC001  pydantic reads it
@@ -48,31 +49,11 @@ class ResponseFormat(Schema):
     format: dict[str, Any] | None = None
 
 
-@decided(Api.EXTENDED, "structured_outputs")
-class StructuredOutputs(Schema):
-    """vLLM's constraint on the answer: exactly one of these fields."""
-
-    json_: Annotated[dict[str, Any] | str | None, Field(alias="json")] = None
-    regex: str | None = None
-    choice: Annotated[Strings, Field(max_length=MAX_ITEMS)] | None = None
-    grammar: str | None = None
-    json_object: bool | None = None
-    structural_tag: dict[str, Any] | str | None = None
-
-
+@constrained
 class SamplingFields(SamplingSchema):
     """Fields of every route that generates, except the routes of Anthropic's API."""
 
     model: str | None = None
-    guided_json: dict[str, Any] | str | None = None
-    guided_regex: str | None = None
-    guided_choice: Annotated[Strings, Field(max_length=MAX_ITEMS)] | None = None
-    guided_grammar: str | None = None
-    grammar: str | None = None
-    json_schema: dict[str, Any] | str | None = None
-    regex: str | None = None
-    ebnf: str | None = None
-    structured_outputs: StructuredOutputs | None = None
     stream: bool | None = None
     open_schemas: bool | None = None
 

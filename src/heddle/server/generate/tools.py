@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pydantic_core import from_json
 
 from heddle.errors import InvalidRequestError
-from heddle.grammars import Grammar, GrammarKind
+from heddle.grammars import JSON_SCHEMA, LARK, Grammar
 from heddle.text.constrained.call_grammar import Callee, answer_grammar, calls_grammar
 from heddle.text.constrained.closed_schema import closed
 from heddle.text.constrained.normalised_schema import normalised
@@ -204,7 +204,7 @@ def close_schemas(
 def _served_grammar(
     grammar: Grammar, enforced: Callable[[Mapping[str, Any]], Mapping[str, Any]]
 ) -> Grammar:
-    if grammar.kind is not GrammarKind.JSON_SCHEMA:
+    if grammar.kind != JSON_SCHEMA:
         return grammar
     try:
         schema = from_json(grammar.text, allow_inf_nan=False)
@@ -241,7 +241,7 @@ def constrained_to(
         return Grammar.lark(text, "tools")
     assert reading.form is not None, "there are functions"
     text = calls_grammar(reading.form, callees, control_id, parallel=use.parallel)
-    return Grammar(GrammarKind.LARK, text, "tools", beginning=reading)
+    return Grammar(LARK, text, "tools", beginning=reading)
 
 
 def constrain(
@@ -297,12 +297,12 @@ def _text_or_calls(
     control_id: Callable[[str], int | None],
 ) -> Grammar:
     """A grammar of reasoning, followed by text that `grammar` allows or by calls."""
-    if use.required or (callees and grammar.kind is not GrammarKind.JSON_SCHEMA):
+    if use.required or (callees and grammar.kind != JSON_SCHEMA):
         raise InvalidRequestError(
             f"{grammar.param} and tools both constrain the answer; send one of them",
             param=grammar.param,
         )
-    if grammar.kind is not GrammarKind.JSON_SCHEMA or not (callees or reading.marks):
+    if grammar.kind != JSON_SCHEMA or not (callees or reading.marks):
         return grammar
     try:
         schema = from_json(grammar.text, allow_inf_nan=False)

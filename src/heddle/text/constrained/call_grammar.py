@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from heddle.text.constrained.grammar import JSON_SPACE
+from heddle.text.constrained.language import JSON_SPACE
 from heddle.text.constrained.lark_regex import lark_regex
 
 if TYPE_CHECKING:

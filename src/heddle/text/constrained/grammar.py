@@ -1,5 +1,4 @@
-"""Compiles grammars over a model's tokens: a schema, a regular expression, choices or Lark to
-masks.
+"""Compiles grammars over a model's tokens to masks.
 
 llguidance does the work (https://github.com/guidance-ai/llguidance). This module describes a
 tokenizer to llguidance, bounds its work, and turns its errors into errors for callers.
@@ -7,7 +6,6 @@ tokenizer to llguidance, bounds its work, and turns its errors into errors for c
 
 from __future__ import annotations
 
-import json
 import threading
 from concurrent.futures import Future
 from dataclasses import replace
@@ -19,25 +17,22 @@ from weakref import WeakValueDictionary, ref
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from heddle.errors import GrammarError
-from heddle.grammars import Grammar, GrammarKind
-from heddle.text.constrained.gbnf.lark import lark
-from heddle.text.constrained.lark_regex import lark_regex
+from heddle.text.constrained.language import languages
 from heddle.text.constrained.matching import (
     TOO_SLOW,
     CompiledGrammar,
     LateGrammar,
-    Tokens,
     reason_of,
     takes_long,
 )
-from heddle.text.constrained.patterns.masks import PatternMasks, TokenTexts
-from heddle.text.constrained.structural_tag import structural_tag_source
 from heddle.text.panics import panics_as
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
+    from heddle.grammars import Grammar
     from heddle.step import TokenGrammar
+    from heddle.text.constrained.language import Language, Tokens
 
 T = TypeVar("T")
 
@@ -62,10 +57,6 @@ _STACK = 256 << 20
 """Bytes of stack for compiling. Untouched stack costs nothing. llguidance recurses: 3 kB for each
 rule of a chain, 7.5 kB for a `$ref`. With a stack of 8 MB, 31 kB of Lark ended the process. Masks
 do not recurse."""
-
-JSON_SPACE = r" ?|\n[ \t]{0,32}"
-"""Space between JSON's tokens: none, one space, or a new line and its indentation. Without a bound
-a small model may generate spaces without end."""
 
 _SLICES = [
     *LLTokenizer.general_slices()[:1],
@@ -107,7 +98,7 @@ class GrammarCompiler:
         """
         if self._tokens.eos_ids:
             with self._lock:
-                _ = self._tokenizer, self._texts
+                _ = self._tokenizer, self._languages
 
     def known(self, grammar: Grammar) -> TokenGrammar | None:
         """The grammar if it is already compiled; else None."""
@@ -130,23 +121,21 @@ class GrammarCompiler:
         if not self._tokens.eos_ids:
             raise _refused(grammar, "this model has no token that ends a text")
         with self._lock:  # only one thread makes the tokenizer
-            tokenizer, texts = self._tokenizer, self._texts
+            tokenizer, language = self._tokenizer, self._languages[grammar.kind]
         try:
-            source = _source(grammar, self._tokens)
+            source = language.source(grammar.text)
         except ValueError as error:
             raise _refused(grammar, str(error)) from error
         matcher = partial(LLMatcher, tokenizer, source, log_level=0, limits=_LIMITS)
-        known = None
-        if grammar.kind is GrammarKind.REGEX:
-            known = PatternMasks.of(grammar.text, texts)
         make = partial(_on_deep_stack, matcher)
+        known = language.masks(grammar.text)
         compiled = CompiledGrammar(make, grammar.param, self._tokens, known)
         _check_beginning(grammar, compiled.matcher)
         return compiled
 
     @cached_property
-    def _texts(self) -> TokenTexts:
-        return TokenTexts(self._tokens)
+    def _languages(self) -> Mapping[str, Language]:
+        return languages(self._tokens)
 
     @cached_property
     def _tokenizer(self) -> LLTokenizer:
@@ -213,30 +202,6 @@ def _on_deep_stack(task: Callable[[], T]) -> T:
 
 
 _starting = threading.Lock()  # the stack size of new threads is process-wide
-
-
-def _source(grammar: Grammar, tokens: Tokens) -> str:
-    """The grammar in llguidance's format, for a model with these tokens.
-
-    Raises:
-        ValueError: a schema or a list of choices is not valid JSON, the list is wrong, or a
-            grammar in another form than Lark is wrong.
-    """
-    if grammar.kind is GrammarKind.JSON_SCHEMA:
-        return LLMatcher.grammar_from_json_schema(
-            grammar.text, overrides={"whitespace_pattern": JSON_SPACE}
-        )
-    if grammar.kind is GrammarKind.REGEX:
-        return LLMatcher.grammar_from_lark(f"start: {lark_regex(grammar.text)}")
-    if grammar.kind is GrammarKind.CHOICE:
-        choices = json.loads(grammar.text)
-        if not choices or not all(isinstance(one, str) and one for one in choices):
-            raise ValueError("it must be a list of non-empty strings")
-        return LLMatcher.grammar_from_lark("start: " + " | ".join(map(json.dumps, choices)))
-    if grammar.kind is GrammarKind.STRUCTURAL_TAG:
-        return structural_tag_source(grammar.text, {"whitespace_pattern": JSON_SPACE}, tokens)
-    text = lark(grammar.text, tokens) if grammar.kind is GrammarKind.GBNF else grammar.text
-    return LLMatcher.grammar_from_lark(text)
 
 
 def _check_beginning(grammar: Grammar, matcher: LLMatcher) -> None:

@@ -4,47 +4,23 @@ from __future__ import annotations
 
 import re
 from time import thread_time
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from heddle.errors import GrammarError
 from heddle.text.panics import panics_as
 from heddle.text.tokenizer.detokenizer import Detokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Hashable, Sequence
+    from collections.abc import Callable, Sequence
 
     from llguidance import LLMatcher
 
     from heddle.grammars import Beginning
-    from heddle.text.constrained.patterns.masks import PatternMasks
+    from heddle.text.constrained.language import KnownMasks, Tokens
 
 MASK_SECONDS = 0.5
 """Processor time that one mask may take. Most take 0.05 ms. The limits above do not bound the time:
 the first row of 20,000 alternatives takes 1.1 s, because the cost grows with their square."""
-
-
-class Tokens(Protocol):
-    """The methods of a tokenizer that grammars use; see
-    `heddle.text.tokenizer.tokenizer.Tokenizer`."""
-
-    @property
-    def vocabulary_size(self) -> int: ...
-    @property
-    def bos_id(self) -> int | None: ...
-    @property
-    def eos_ids(self) -> Collection[int]: ...
-    def token_bytes(self, id: int, /) -> bytes: ...
-    def token_text(self, id: int, /) -> str: ...
-    def is_special(self, id: int, /) -> bool: ...
-    def control_id(self, text: str, /) -> int | None: ...
-    def encode(
-        self,
-        text: str,
-        *,
-        add_special: bool = True,
-        parse_special: bool = True,
-        continues: bool = False,
-    ) -> list[int]: ...
 
 
 class MatcherState:
@@ -61,14 +37,12 @@ class MatcherState:
         self._shared = grammar.matcher
         self._matcher = self._shared.deep_copy()
         self._tokens: list[int] = []
-        self._known = grammar.known
-        self._follower = None if grammar.known is None else grammar.known.follow()
+        self._known = None if grammar.known is None else grammar.known.begin()
 
     def next_mask(self, tokens: Sequence[int]) -> bytes:
         """See `heddle.step.GrammarState`. The GIL is released while the mask is made."""
         self._tokens += tokens
-        key = self._key(tokens)
-        known = None if self._known is None else self._known.get(key)
+        known = None if self._known is None else self._known.mask_after(tokens)
         began = thread_time()
         with panics_as(self._refused):
             mask = _mask(self._matcher, tokens, known)
@@ -81,26 +55,19 @@ class MatcherState:
         if mask is None:
             raise self._refused(reason_of(self._matcher))
         if self._known is not None and known is None:
-            self._known.keep(key, mask)
+            self._known.keep(mask)
         return mask
 
     def rewind(self, count: int) -> bool:
         """See `heddle.step.GrammarState`."""
         del self._tokens[len(self._tokens) - count :]
-        if self._follower is not None:
-            self._follower.rewind(count)
+        if self._known is not None:
+            self._known.rewind(count)
         try:
             with panics_as(self._refused):
                 return self._matcher.rollback(count)
         except GrammarError:
             return False  # the caller begins again
-
-    def _key(self, tokens: Sequence[int]) -> Hashable | None:
-        """The key of the mask after more tokens; None if it has none."""
-        if self._known is None or self._follower is None:
-            return None
-        self._known.push(self._follower, tokens)
-        return self._follower.key()
 
     def _refused(self, reason: str) -> GrammarError:
         param = self._grammar.param
@@ -116,7 +83,7 @@ class CompiledGrammar:
         param: the field of the request that has the grammar.
         tokens: the model's tokenizer. The matchers use it, and do not keep it alive.
         matcher: a matcher at the beginning of an output. Each output gets a copy.
-        known: masks of a regular expression; None for other grammars.
+        known: masks that need not be made again; None if llguidance makes all.
     """
 
     def __init__(
@@ -124,7 +91,7 @@ class CompiledGrammar:
         make: Callable[[], LLMatcher],
         param: str,
         tokens: Tokens,
-        known: PatternMasks | None = None,
+        known: KnownMasks | None = None,
     ) -> None:
         """`make` returns matchers that share nothing."""
         self._make = make

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from heddle.step import GrammarState, TokenGrammar
-    from heddle.text.constrained.matching import Tokens
+    from heddle.text.constrained.language import Tokens
     from heddle.text.parsing.answer_reader import Marks
     from heddle.text.parsing.reading import Reading
 

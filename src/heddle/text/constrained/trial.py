@@ -26,14 +26,14 @@ from queue import LifoQueue
 from typing import TYPE_CHECKING
 
 from heddle.errors import EngineClosedError, GrammarError, GrammarTrialError
-from heddle.grammars import Grammar, GrammarKind
+from heddle.grammars import Grammar
 from heddle.text.constrained.grammar import GrammarCompiler, first_allowed, last_allowed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
     from heddle.step import TokenGrammar
-    from heddle.text.constrained.matching import Tokens
+    from heddle.text.constrained.language import Tokens
 
 _MEMORY = 3 << 30
 """Bytes of address space of a child. Stack and Python's mappings take half a GB of it."""
@@ -89,7 +89,7 @@ class Trial:
         if reason:
             raise GrammarError(f"{grammar.param} cannot be served: {reason}", param=grammar.param)
 
-    def _try(self, kind: GrammarKind, text: str) -> str:
+    def _try(self, kind: str, text: str) -> str:
         """Why the grammar costs too much; empty if it does not."""
         child = self._free.get()
         try:
@@ -114,7 +114,7 @@ class _Child:
         self._end_process: Callable[[], object] = lambda: None
         self._closed = False
 
-    def answer(self, kind: GrammarKind, text: str) -> str | None:
+    def answer(self, kind: str, text: str) -> str | None:
         """See `_verdict`. None if the grammar kills the child.
 
         The limit on processor time does not send SIGKILL. After a SIGKILL, a new child tries again.
@@ -125,7 +125,7 @@ class _Child:
         """
         for _ in range(2):
             process = self._process or self._start()
-            answer = self._ask_in_time(process, [kind.value, text])
+            answer = self._ask_in_time(process, [kind, text])
             if answer is not None:
                 return answer
             if process.returncode != -signal.SIGKILL:
@@ -280,7 +280,7 @@ def main() -> None:
         kind, text = json.loads(line)
         until = math.ceil(time.process_time() + seconds)
         resource.setrlimit(resource.RLIMIT_CPU, (until, resource.RLIM_INFINITY))
-        grammar = Grammar(GrammarKind(kind), text)
+        grammar = Grammar(kind, text)
         print(json.dumps(_verdict(compiler, grammar, ends)), flush=True)
 
 

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from fake_executor import tokens_of
 from heddle.errors import GrammarError
+from heddle.extensions.grammars.patterns.masks import PatternMasks, TokenTexts
+from heddle.extensions.grammars.patterns.syntax import parse
 from heddle.grammars import Grammar
 from heddle.text.constrained.grammar import GrammarCompiler
 from heddle.text.constrained.matching import CompiledGrammar
-from heddle.text.constrained.patterns.masks import PatternMasks, TokenTexts
-from heddle.text.constrained.patterns.syntax import parse
 
 WORDS = (
     *"abcxyz AZ019.,;-_\né",
@@ -152,10 +152,10 @@ def test_a_counting_expression_has_few_masks(pattern: str, most: int) -> None:
     draws, keys = random.Random(1), set()
     compiled = COMPILER.compile(Grammar.regex(pattern))
     for _ in range(3):
-        state, follower, last = compiled.begin(), masks.follow(), list[int]()
+        state, place, last = compiled.begin(), masks.begin(), list[int]()
         for _ in range(150):
-            masks.push(follower, last)
-            keys.add(follower.key())
+            place.mask_after(last)
+            keys.add(place.key)
             last = [draws.choice([token for token in tokens_of(state.next_mask(last)) if token])]
     assert len(keys) <= most
 
@@ -174,31 +174,33 @@ def test_a_place_where_one_byte_is_forced_has_no_key() -> None:
     # llguidance allows only the first token of the forced text there, which may be long.
     masks = PatternMasks.of("a{40}b", TEXTS)
     assert masks is not None
-    follower = masks.follow()
-    assert follower.key() is None
+    place = masks.begin()
+    place.mask_after([])
+    assert place.key is None
 
 
 def test_an_expression_with_too_many_places_has_no_keys() -> None:
     masks = PatternMasks.of("(a{1,50}){1,50}b|c", TEXTS)
     assert masks is not None
-    follower = masks.follow()
-    assert follower.key() is not None
-    masks.push(follower, [PIECES.index(b"aaab"), PIECES.index(b"b" * 9)])
-    assert follower.key() is None
+    place = masks.begin()
+    place.mask_after([])
+    assert place.key is not None
+    place.mask_after([PIECES.index(b"aaab"), PIECES.index(b"b" * 9)])
+    assert place.key is None
     many = PatternMasks.of("".join(f"a{{0,{count}}}" for count in range(2, 60)), TEXTS)
     assert many is not None
-    follower = many.follow()
-    masks.push(follower, [PIECES.index(b"a")])
-    assert follower.key() is None
+    place = many.begin()
+    place.mask_after([PIECES.index(b"a")])
+    assert place.key is None
 
 
 def test_characters_that_unicode_versions_classify_differently_end_the_keys() -> None:
     masks = PatternMasks.of(r"(\w|-){9,}x", TEXTS)
     assert masks is not None
     for word, is_known in (("é", True), ("日", True), ("Ⓐ", False)):
-        follower = masks.follow()
-        masks.push(follower, [PIECES.index(word.encode())])
-        assert (follower.key() is not None) == is_known
+        place = masks.begin()
+        place.mask_after([PIECES.index(word.encode())])
+        assert (place.key is not None) == is_known
 
 
 UNUSUAL = (
@@ -214,7 +216,7 @@ def test_unusual_syntax_has_no_tree(pattern: str) -> None:
 
 
 def test_old_masks_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("heddle.text.constrained.patterns.masks._MOST_BYTES", 25)
+    monkeypatch.setattr("heddle.extensions.grammars.patterns.masks._MOST_BYTES", 25)
     masks = PatternMasks.of("[ab]+", TEXTS)
     assert masks is not None
     for key in range(5):

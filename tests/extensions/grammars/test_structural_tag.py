@@ -10,7 +10,7 @@ import pytest
 
 from fake_executor import END, tokens_of
 from heddle.errors import GrammarError
-from heddle.grammars import Grammar, GrammarKind
+from heddle.grammars import Grammar
 from heddle.text.constrained.grammar import GrammarCompiler
 from talking_model import LetterTokenizer
 
@@ -138,7 +138,7 @@ def test_a_wrong_tag_says_what_is_wrong(form: Json, said: str) -> None:
 
 
 def test_a_tag_may_be_a_string_of_json() -> None:
-    grammar = Grammar(GrammarKind.STRUCTURAL_TAG, json.dumps(OLDER))
+    grammar = Grammar("structural_tag", json.dumps(OLDER))
     assert grammar == Grammar.structural_tag(OLDER)
     with pytest.raises(GrammarError, match="cannot be served"):
-        COMPILER.compile(Grammar(GrammarKind.STRUCTURAL_TAG, "{"))
+        COMPILER.compile(Grammar("structural_tag", "{"))

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from fake_executor import END, tokens_of
 from heddle.errors import GrammarError
-from heddle.grammars import Grammar
-from heddle.text.constrained.gbnf.lark import lark
-from heddle.text.constrained.gbnf.syntax import (
+from heddle.extensions.grammars.gbnf.lark import lark
+from heddle.extensions.grammars.gbnf.syntax import (
     Alt,
     Chars,
     Ref,
@@ -27,13 +26,14 @@ from heddle.text.constrained.gbnf.syntax import (
     is_gbnf,
     parse,
 )
+from heddle.grammars import Grammar
 from heddle.text.constrained.grammar import GrammarCompiler
 from talking_model import LetterTokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from heddle.text.constrained.gbnf.syntax import Node
+    from heddle.extensions.grammars.gbnf.syntax import Node
 
 TOKENIZER = LetterTokenizer()
 COMPILER = GrammarCompiler(TOKENIZER)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Protocol
 
-from heddle.text.constrained.gbnf.regular import (
+from heddle.extensions.grammars.gbnf.regular import (
     Alphabet,
     Automaton,
     counts,
@@ -21,7 +21,7 @@ from heddle.text.constrained.gbnf.regular import (
     regex,
     sum_of,
 )
-from heddle.text.constrained.gbnf.syntax import (
+from heddle.extensions.grammars.gbnf.syntax import (
     Alt,
     Chars,
     Ref,
@@ -37,7 +37,7 @@ from heddle.text.constrained.gbnf.syntax import (
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
-    from heddle.text.constrained.gbnf.syntax import Node
+    from heddle.extensions.grammars.gbnf.syntax import Node
 
 _MOST_EXPANDED = 2_000
 """Most characters and classes of a rule that is written out where it is used."""

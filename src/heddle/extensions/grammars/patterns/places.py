@@ -14,12 +14,12 @@ from codecs import utf_8_decode
 from collections import deque
 from typing import TYPE_CHECKING, TypeAlias
 
-from heddle.text.constrained.patterns.syntax import MOST, Chars, UndecidedError, leaves, parse
+from heddle.extensions.grammars.patterns.syntax import MOST, Chars, UndecidedError, leaves, parse
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Sequence
 
-    from heddle.text.constrained.patterns.syntax import Group, Node, Term
+    from heddle.extensions.grammars.patterns.syntax import Group, Node, Term
 
 _MOST_TERMS = 32
 """Terms of a place. An ambiguous expression may have more; then its places have no keys."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from heddle.text.constrained.patterns.places import Follower, Pattern
+from heddle.extensions.grammars.patterns.places import Follower, Pattern
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Sequence
@@ -54,14 +54,9 @@ class PatternMasks:
         pattern = Pattern.read(regex, texts.longest_first)
         return None if pattern is None else cls(pattern, texts)
 
-    def follow(self) -> Follower:
-        """A follower of an output that is empty."""
-        return Follower(self._pattern)
-
-    def push(self, follower: Follower, tokens: Sequence[int]) -> None:
-        """Append tokens to the output of a follower."""
-        for token in tokens:
-            follower.push(self._texts[token])
+    def begin(self) -> PatternPlace:
+        """The place of an output that is empty."""
+        return PatternPlace(self, Follower(self._pattern), self._texts)
 
     def get(self, key: Hashable | None) -> bytes | None:
         """The mask of a key; None if it is not known."""
@@ -76,3 +71,30 @@ class PatternMasks:
                 self._bytes += len(mask)
             while self._bytes > _MOST_BYTES:
                 self._bytes -= len(self._masks.pop(next(iter(self._masks))))
+
+
+class PatternPlace:
+    """One output's place in a regular expression."""
+
+    def __init__(
+        self, masks: PatternMasks, follower: Follower, texts: Sequence[bytes | None]
+    ) -> None:
+        self._masks = masks
+        self._follower = follower
+        self._texts = texts
+        self.key: Hashable | None = None
+
+    def mask_after(self, tokens: Sequence[int]) -> bytes | None:
+        """The mask after more tokens; None if it is not known."""
+        for token in tokens:
+            self._follower.push(self._texts[token])
+        self.key = self._follower.key()
+        return self._masks.get(self.key)
+
+    def keep(self, mask: bytes) -> None:
+        """Remember the mask of this place, which was not known."""
+        self._masks.keep(self.key, mask)
+
+    def rewind(self, count: int) -> None:
+        """Take back the last `count` tokens."""
+        self._follower.rewind(count)

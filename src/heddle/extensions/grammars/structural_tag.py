@@ -12,14 +12,14 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from heddle.text.constrained.gbnf.lark import lark
-from heddle.text.constrained.gbnf.syntax import is_gbnf
+from heddle.extensions.grammars.gbnf.lark import lark
+from heddle.extensions.grammars.gbnf.syntax import is_gbnf
 from heddle.text.constrained.lark_regex import lark_regex
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from heddle.text.constrained.gbnf.lark import Tokens
+    from heddle.extensions.grammars.gbnf.lark import Tokens
 
 Json = dict[str, Any]
 

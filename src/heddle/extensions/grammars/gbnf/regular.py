@@ -6,12 +6,12 @@ from functools import cached_property, reduce
 from operator import or_
 from typing import TYPE_CHECKING, TypeVar
 
-from heddle.text.constrained.gbnf.syntax import ANY, Alt, Chars, Repeat, Seq
+from heddle.extensions.grammars.gbnf.syntax import ANY, Alt, Chars, Repeat, Seq
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Mapping
 
-    from heddle.text.constrained.gbnf.syntax import Node
+    from heddle.extensions.grammars.gbnf.syntax import Node
 
 _MOST_POSITIONS = 2_000
 _MOST_STATES = 10_000
