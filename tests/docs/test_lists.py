@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import runpy
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,15 @@ def test_the_tensor_types_are_those_of_the_table() -> None:
     (line,) = [line for line in REFERENCE.splitlines() if line.startswith("| Tensor types |")]
     listed = line.split("|")[2].strip().split(", ")
     assert sorted(listed) == sorted(kind.name for kind in TensorType.supported())
+
+
+def test_the_newest_version_of_the_changelog_is_that_of_the_package() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    headings = re.findall(r"^## \[(.+?)\](.*)$", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.M)
+    assert headings[0] == ("Unreleased", "")
+    version, date = headings[1]
+    assert version == project["version"]
+    assert re.fullmatch(r" - \d{4}-\d\d-\d\d", date)
 
 
 def test_pages_agree_with_the_tables_of_the_program() -> None:

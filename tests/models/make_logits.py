@@ -1,6 +1,6 @@
 """Compute `data/*_logits.json`: the tiny models' logits by `transformers`, in float32.
 
-pip install torch transformers
+pip install -e '.[test,logits]'
 PYTHONPATH=tests:src python tests/models/make_logits.py FAMILY...
 
 A family is the name of a file in tiny/. Without names, the logits of all families are computed.
