@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Mapping  # noqa: TC003 (codecs of messages read the annotations)
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from heddle.checks import check
 from heddle.grammars import Grammar
@@ -35,9 +36,6 @@ from heddle.parameters import (
     rows_of,
     with_documentation,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 MAX_STOP_STRINGS = 16
 MAX_STRING_LENGTH = 1024

@@ -34,12 +34,13 @@ unless all of them were right, and the next step computes the right ones again
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence  # noqa: TC003 (codecs of messages read the annotations)
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 if TYPE_CHECKING:
     from array import array
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from concurrent.futures import Future
     from pathlib import Path
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -24,8 +25,7 @@ from heddle.errors import EngineFailedError, GrammarError, StepMemoryError
 from heddle.executors.cpu import mask_threads
 from heddle.extensions.engrams.library import EngramLibrary
 from heddle.extensions.processes.load import load_in_process
-from heddle.extensions.processes.messages import decode, encode
-from heddle.extensions.processes.rules import RulesReader, RulesWriter
+from heddle.extensions.processes.rules import Rules, RulesReader, RulesWriter
 from heddle.sampling_params import SamplingParams, Stage
 from heddle.step import (
     Binding,
@@ -229,9 +229,9 @@ def test_shared_objects_travel_once_and_are_forgotten_with_their_last_request() 
     writer, reader = RulesWriter(), RulesReader()
 
     def arrived(rules: TokenRules) -> TokenRules:
-        written = decode(encode((writer.take_dropped(), writer.write(rules))))
-        reader.drop(written[0])
-        return reader.read(written[1])
+        dropped, content = writer.take_dropped(), msgspec.msgpack.encode(writer.write(rules))
+        reader.drop(dropped)
+        return reader.read(msgspec.msgpack.decode(content, type=Rules))
 
     kept = TokenSequences(((1,),))
     first = arrived(TokenRules(breakers=kept)).breakers

@@ -15,25 +15,34 @@ import sys
 import threading
 import time
 import traceback
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from heddle.doors import refer
 from heddle.errors import ModelFileError
-from heddle.extensions.processes.children.channel import ChannelClosedError, Life
+from heddle.extensions.processes.children.channel import ChannelClosedError
+from heddle.extensions.processes.children.messages import Close, Done, Failed, WarmUp, serve_state
 from heddle.extensions.processes.children.program import serve_parent
 from heddle.extensions.processes.children.versions import files_digest
 from heddle.extensions.processes.edits import GivenEdits
+from heddle.extensions.processes.failures import Failure
 from heddle.extensions.processes.messages import (
-    Answer,
-    Call,
+    Abandon,
+    Collect,
+    Edits,
     Facts,
-    Kind,
+    LastLogits,
+    Loaded,
     LoadOrder,
-    decode,
-    encode,
-    encode_answer,
+    Log,
+    MeasuredLimits,
+    MeasureLimits,
+    Order,
+    Progress,
+    Refusal,
+    SummariseLogits,
 )
-from heddle.extensions.processes.plans import PlanReader, write_result
+from heddle.extensions.processes.plans import PlanReader, Result, Step, write_result
 from heddle.extensions.processes.rules import RulesReader
 from heddle.models.families import family_of
 from heddle.step import Executor, WarmingExecutor
@@ -44,6 +53,7 @@ if TYPE_CHECKING:
 
     from heddle.executors.cpu.logit_edits import EditSource
     from heddle.extensions.processes.children.channel import Channel
+    from heddle.extensions.processes.children.messages import Message
     from heddle.step import DeviceMemory
 
 
@@ -61,14 +71,14 @@ class GuestExecutor(Executor, Protocol):
 class _Log(logging.Handler):
     """Sends records to the log of the engine's process."""
 
-    def __init__(self, channel: Channel, level: int) -> None:
+    def __init__(self, channel: Channel[Any], level: int) -> None:
         super().__init__(level)
         self._channel = channel
 
     def emit(self, record: logging.LogRecord) -> None:
         with contextlib.suppress(ChannelClosedError):
             text = self.format(record)
-            self._channel.send(Kind.LOG, encode((record.name, record.levelno, text)))
+            self._channel.send(Log(record.name, record.levelno, text))
 
 
 class MemoryReader:
@@ -93,46 +103,44 @@ class MemoryReader:
 class _Server:
     """Serves an executor and that of its head."""
 
-    def __init__(self, channel: Channel, executor: GuestExecutor) -> None:
+    def __init__(self, channel: Channel[Any], executor: GuestExecutor) -> None:
         self._channel = channel
         self._executors: list[Any] = [executor, executor.head]
         self._memory = MemoryReader(executor)
         self._edits = GivenEdits()
         executor.use_edits(self._edits)
-        self._failures: dict[int, Answer] = {}  # of steps that were refused, by executor
+        self._failures: dict[int, Failure] = {}  # of steps that were refused, by executor
         self._plans = PlanReader(RulesReader())
-        self._messages: queue.SimpleQueue[tuple[int, bytes]] = queue.SimpleQueue()
+        self._messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
 
     def run(self) -> None:
         """Serve until the engine's process asks for the end."""
         self._executors[0].watch(self._give_up)
         threading.Thread(target=self._receive, name="heddle-messages", daemon=True).start()
         while True:
-            kind, content = self._messages.get()
-            if kind == Life.CLOSE:
-                self._executors[0].close()
-                return
-            if kind == Kind.SUBMIT:
-                self._submit(content)
-            elif kind == Kind.COLLECT:
-                self._collect(content[0])
-            elif kind == Kind.CALL:
-                self._channel.send(Kind.ANSWER, encode_answer(self._call(decode(content))))
-            else:
-                raise ValueError(f"the engine's process sent a message of kind {kind}")
+            match message := self._messages.get():
+                case Close():
+                    self._executors[0].close()
+                    return
+                case Step():
+                    self._submit(message)
+                case Collect():
+                    self._collect(message.executor)
+                case _:
+                    self._channel.send(self._answer(message))
 
     def _receive(self) -> None:
         """Receive messages until the engine's process ends. Then this process ends too."""
         try:
             while True:
-                kind, content = self._channel.receive()
-                if kind == Kind.EDITS:
-                    self._edits.give(decode(content))
-                elif kind == Kind.ABANDON:
-                    self._executors[0].abandon()
-                    self._edits.give(None)
-                else:
-                    self._messages.put((kind, content))
+                match message := self._channel.receive():
+                    case Edits():
+                        self._edits.give(message)
+                    case Abandon():
+                        self._executors[0].abandon()
+                        self._edits.give(None)
+                    case _:
+                        self._messages.put(message)
         except ChannelClosedError:
             pass
         except Exception:
@@ -143,70 +151,80 @@ class _Server:
     def _give_up(self, problem: str) -> None:
         """Tell the engine's process that the executor has failed. It ends this process."""
         with contextlib.suppress(ChannelClosedError):
-            self._channel.send(Life.FAILED, problem.encode())
+            self._channel.send(Failed(problem))
 
-    def _submit(self, content: bytes) -> None:
+    def _submit(self, step: Step) -> None:
         """Begin a step. An executor that does not run ahead computes it now."""
-        number, self._edits.step, plan = self._plans.read(content)
-        executor = self._executors[number]
+        self._edits.step = step.number
+        executor = self._executors[step.executor]
+        plan = self._plans.read(step)
         try:
             executor.submit(plan)
         except Exception as error:
-            self._failures[number] = _error(error)
+            self._failures[step.executor] = _failure(error)
         if not executor.runs_ahead:
-            self._collect(number)
+            self._collect(step.executor)
 
     def _collect(self, number: int) -> None:
         """Send the result of the oldest step. A step that was refused ended all before it, too."""
+        self._channel.send(self._result(number))
+
+    def _result(self, number: int) -> Result:
+        if number in self._failures:
+            return Result(number, self._failures.pop(number))
         executor = self._executors[number]
-        answer = self._failures.pop(number, None)
-        if answer is None:
-            try:
-                result = write_result(executor.collect())
-                answer = Answer((executor.compute_seconds, self._memory.newer(), result))
-            except Exception as error:
-                answer = _error(error)
-        self._channel.send(Kind.RESULT, bytes([number]) + encode_answer(answer))
+        try:
+            result = executor.collect()
+            return write_result(number, result, executor.compute_seconds, self._memory.newer())
+        except Exception as error:
+            return Result(number, _failure(error))
 
     def _report(self, done: int) -> None:
-        self._channel.send(Kind.PROGRESS, encode(done))
+        self._channel.send(Progress(done))
 
-    def _call(self, call: Call) -> Answer:
-        arguments = [memoryview(one) if isinstance(one, bytes) else one for one in call.arguments]
-        if call.method == "warm_up":
-            arguments = [self._report]
+    def _answer(self, call: Message) -> Message:
         try:
-            value = getattr(self._executors[call.executor], call.method)(*arguments)
+            return self._call(call)
         except Exception as error:
-            return _error(error)
-        return Answer(bytes(value) if isinstance(value, memoryview) else value)
+            return Refusal(_failure(error))
+
+    def _call(self, call: Any) -> Message:
+        executor = self._executors[call.executor]
+        match call:
+            case WarmUp():
+                executor.warm_up(self._report)
+                return Done()
+            case MeasureLimits():
+                return MeasuredLimits(executor.measure_limits())
+            case SummariseLogits():
+                return LastLogits(executor.logits_summary())
+        return serve_state(executor, call)
 
 
 def main(descriptor: int) -> None:
     """Serve the engine's process until it closes the channel."""
-    serve_parent(descriptor, _serve)
+    serve_parent(descriptor, Order, _serve)
 
 
-def _serve(channel: Channel) -> None:
-    kind, content = channel.receive()
-    if kind != Kind.LOAD:
+def _serve(channel: Channel[Any]) -> None:
+    order = channel.receive()
+    if not isinstance(order, LoadOrder):
         return
-    order: LoadOrder = decode(content)
     logging.getLogger("heddle").setLevel(order.level)
     logging.getLogger("heddle").addHandler(_Log(channel, order.level))
     try:
         executor = _load(channel, order)
         server = _Server(channel, executor)
-        answer = Answer(_facts(executor))
+        loaded = Loaded(_facts(executor))
     except Exception as error:
-        channel.send(Kind.ANSWER, encode_answer(_error(error)))
+        channel.send(Refusal(_failure(error)))
         return
-    channel.send(Kind.ANSWER, encode_answer(answer))
+    channel.send(loaded)
     server.run()
 
 
-def _load(channel: Channel, order: LoadOrder) -> GuestExecutor:
-    with open_checkpoint(order.path, None, family_of) as checkpoint:
+def _load(channel: Channel[Any], order: LoadOrder) -> GuestExecutor:
+    with open_checkpoint(Path(order.path), None, family_of) as checkpoint:
         if files_digest(checkpoint) != order.files:
             raise ModelFileError(
                 f"{order.path} changed while it was loaded; load it again once it is whole",
@@ -215,18 +233,18 @@ def _load(channel: Channel, order: LoadOrder) -> GuestExecutor:
         executor: GuestExecutor = refer(order.load)(
             checkpoint,
             order.config,
-            lambda loaded: channel.send(Kind.PROGRESS, encode(loaded)),
+            lambda loaded: channel.send(Progress(loaded)),
             **order.options,
         )
         return executor
 
 
-def _error(error: Exception) -> Answer:
-    """The answer that raises `error`. Its traceback here is for the log of the engine's process."""
+def _failure(error: Exception) -> Failure:
+    """The failure of `error`. Its traceback here is for the log of the engine's process."""
     error.add_note(
         "in the process of the device:\n" + "".join(traceback.format_tb(error.__traceback__))
     )
-    return Answer(None, error)
+    return Failure.of(error)
 
 
 def _facts(executor: Executor) -> Facts:

@@ -10,11 +10,12 @@ from __future__ import annotations
 import queue
 from collections import defaultdict
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from heddle.errors import StepAbandonedError
 from heddle.executors.cpu.logit_edits import LogitEdits
-from heddle.extensions.processes.messages import SlotEdits
+from heddle.extensions.processes.failures import Failure
+from heddle.extensions.processes.messages import Edits, SlotEdits
 from heddle.step import Sampled
 
 if TYPE_CHECKING:
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
     from heddle.errors import HeddleError
     from heddle.executors.cpu.logit_edits import EditedSampler
     from heddle.step import Binding, Chunk, LogitEdit, Outcome, StepPlan, StepResult
-
-Given: TypeAlias = "tuple[int, dict[int, SlotEdits]]"
-"""The number of a step, and its edits by slot."""
 
 
 class _Edits:
@@ -85,7 +83,9 @@ class MadeEdits:
                 self._made.observe(slot, tokens)
 
     def _of(self, slot: int, edits: tuple[LogitEdit, ...]) -> SlotEdits:
-        return SlotEdits(edits, self._made.late(slot) is not None, self._made.failure(slot))
+        failure = self._made.failure(slot)
+        is_late = self._made.late(slot) is not None
+        return SlotEdits(edits, is_late, None if failure is None else Failure.of(failure))
 
 
 class GivenEdits:
@@ -96,11 +96,11 @@ class GivenEdits:
 
     def __init__(self) -> None:
         self.step = 0
-        self._came: queue.SimpleQueue[Given | None] = queue.SimpleQueue()
+        self._came: queue.SimpleQueue[Edits | None] = queue.SimpleQueue()
         self._slots: set[int] = set()  # whose logits are edited
         self._given: dict[int, SlotEdits] = {}
 
-    def give(self, given: Given | None) -> None:
+    def give(self, given: Edits | None) -> None:
         """Take the edits of a step; None: there will be none. Another thread calls this."""
         self._came.put(given)
 
@@ -135,7 +135,7 @@ class GivenEdits:
     def failure(self, slot: int) -> HeddleError | None:
         """See `LogitEdits.failure`."""
         given = self._given.get(slot)
-        return None if given is None else given.failure
+        return None if given is None or given.failure is None else given.failure.error
 
     def observe(self, slot: int, tokens: Sequence[int]) -> None:
         """Nothing: the engine's process sees the tokens."""
@@ -147,6 +147,5 @@ class GivenEdits:
             if given is None:
                 self._came.put(None)
                 raise StepAbandonedError("the step was abandoned")
-            number, edits = given
-            if number == step:
-                return edits
+            if given.step == step:
+                return given.slots

@@ -7,22 +7,47 @@ import logging
 import threading
 import weakref
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from heddle.errors import EngineFailedError, StepAbandonedError
+from heddle.extensions.processes.children.messages import (
+    Content,
+    Done,
+    ReadPage,
+    ReadSnapshot,
+    WarmUp,
+    WritePage,
+    WriteSnapshot,
+)
 from heddle.extensions.processes.children.process import ChildProcess, close_all
 from heddle.extensions.processes.edits import MadeEdits
-from heddle.extensions.processes.messages import Answer, Call, Facts, Kind, decode, encode
-from heddle.extensions.processes.plans import PlanWriter, read_result
+from heddle.extensions.processes.messages import (
+    Abandon,
+    Collect,
+    Edits,
+    LastLogits,
+    Loaded,
+    Log,
+    MeasuredLimits,
+    MeasureLimits,
+    Progress,
+    Refusal,
+    Report,
+    SummariseLogits,
+)
+from heddle.extensions.processes.plans import Expected, PlanWriter, Result
 from heddle.extensions.processes.rules import RulesWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from heddle.errors import HeddleError
-    from heddle.extensions.processes.messages import LoadOrder, SlotEdits
+    from heddle.extensions.processes.children.messages import Message
+    from heddle.extensions.processes.messages import Facts, LoadOrder, SlotEdits
     from heddle.roofline import Limits
     from heddle.step import DeviceMemory, LogitsSummary, StepPlan, StepResult
+
+AnswerT = TypeVar("AnswerT", bound="Message")
 
 _GOODBYE_SECONDS = 10.0
 """How long the process may take to end before it is killed. It may wait for ranks of its own."""
@@ -50,7 +75,8 @@ class DeviceProcess:
         self.device_memory: DeviceMemory | None = None
         self._lock = threading.Lock()
         name = f"the process of device {device}"
-        self._process = ChildProcess(name, "heddle.extensions.processes.child", seconds, self._hear)
+        program = "heddle.extensions.processes.child"
+        self._process = ChildProcess(name, program, seconds, Report, self._hear)
         self._answers = self._process.queue()
         self._results = [self._process.queue(), self._process.queue()]
         self.rules = RulesWriter()
@@ -62,8 +88,7 @@ class DeviceProcess:
 
     def load(self, order: LoadOrder, progress: Callable[[int], None]) -> Facts:
         """Load a model. Raises what the load raises."""
-        self._process.send(Kind.LOAD, encode(order))
-        facts: Facts = self._answer(progress)
+        facts = self.call(order, Loaded, progress).facts
         self.device_memory = facts.device_memory
         return facts
 
@@ -72,7 +97,7 @@ class DeviceProcess:
         self._steps += 1
         return self._steps
 
-    def send(self, kind: Kind, content: bytes) -> None:
+    def send(self, message: Message) -> None:
         """Send a message about a step.
 
         Raises:
@@ -80,44 +105,45 @@ class DeviceProcess:
             StepAbandonedError: the process was abandoned, and has ended.
         """
         try:
-            self._process.send(kind, content)
+            self._process.send(message)
         except EngineFailedError as error:
             raise self._failure(error) from error
 
-    def result(self, executor: int) -> tuple[float, Any]:
-        """Wait for the result of an executor's oldest step: its `compute_seconds`, and the result.
-
-        Raises what the step raised.
-        """
+    def result(self, executor: int) -> Result:
+        """Wait for the result of an executor's oldest step. Raises what the step raised."""
         self._waits = True
         try:
-            _, content = self._process.take(self._results[executor])
+            result = self._process.take(self._results[executor])
         except EngineFailedError as error:
             raise self._failure(error) from error
         finally:
             self._waits = False
-        seconds, memory, written = _value(decode(content[1:]))
-        self.device_memory = memory or self.device_memory
-        return seconds, written
+        assert isinstance(result, Result)
+        if result.failure is not None:
+            raise result.failure.error
+        self.device_memory = result.memory or self.device_memory
+        return result
 
-    def call(self, executor: int, method: str, *arguments: Any) -> Any:
-        """Call a method of an executor, and return what it returns. Raises what it raises."""
-        return self.follow(lambda _: None, executor, method, *arguments)
+    def call(
+        self,
+        message: Message,
+        answer: type[AnswerT],
+        progress: Callable[[int], None] = lambda _: None,
+    ) -> AnswerT:
+        """Send a message, and wait for its answer. `progress` gets the reports before it.
 
-    def follow(
-        self, progress: Callable[[int], None], executor: int, method: str, *arguments: Any
-    ) -> Any:
-        """As `call`, with reports of progress."""
-        self._process.send(Kind.CALL, encode(Call(executor, method, arguments)))
-        return self._answer(progress)
-
-    def _answer(self, progress: Callable[[int], None]) -> Any:
-        """Wait for an answer, and pass on the reports before it."""
+        Raises what the call raised.
+        """
+        self._process.send(message)
         while True:
-            kind, content = self._process.take(self._answers)
-            if kind != Kind.PROGRESS:
-                return _value(decode(content))
-            progress(decode(content))
+            found = self._process.take(self._answers)
+            if isinstance(found, answer):
+                return found
+            if isinstance(found, Refusal):
+                raise found.failure.error
+            if not isinstance(found, Progress):
+                raise self._process.fail(f"{self._process.name} sent {type(found).__name__}")
+            progress(found.done)
 
     def abandon(self) -> None:
         """See `Executor.abandon`. A step that does not end costs the process."""
@@ -126,7 +152,7 @@ class DeviceProcess:
                 return
             self._is_abandoned = True
         with contextlib.suppress(EngineFailedError):
-            self._process.send(Kind.ABANDON)
+            self._process.send(Abandon())
         timer = threading.Timer(_ABANDON_SECONDS, self._kill_if_computing)
         timer.daemon = True
         timer.start()
@@ -153,14 +179,22 @@ class DeviceProcess:
             return StepAbandonedError("the step was abandoned")
         return error
 
-    def _hear(self, kind: int, content: bytes) -> None:
-        if kind == Kind.RESULT:
-            self._results[content[0]].put((kind, content))
-        elif kind == Kind.LOG:
-            name, level, text = decode(content)
-            logging.getLogger(name).log(level, "%s", text)
-        else:
-            self._answers.put((kind, content))
+    def _hear(self, report: Message) -> None:
+        match report:
+            case Result():
+                self._results[report.executor].put(report)
+            case Log():
+                logging.getLogger(report.logger).log(report.level, "%s", report.text)
+            case _:
+                self._answers.put(report)
+
+
+class _Submitted(NamedTuple):
+    """A step in flight: its number, its results, and how to wait for its edits if it has any."""
+
+    step: int
+    expected: Expected
+    edits: Callable[[], dict[int, SlotEdits]] | None
 
 
 class ProcessExecutor:
@@ -184,61 +218,61 @@ class ProcessExecutor:
         self._edits = MadeEdits()
         if number == 0:  # for a model that was dropped and not closed, for example by a failed load
             weakref.finalize(self, process.kill).atexit = False
-        self._submitted: deque[tuple[int, Callable[[], dict[int, SlotEdits]] | None]] = deque()
+        self._submitted: deque[_Submitted] = deque()
 
     @property
     def device_memory(self) -> DeviceMemory | None:
         return self._process.device_memory
 
     def warm_up(self, done: Callable[[int], None]) -> None:
-        self._process.follow(done, self._number, "warm_up")
+        self._process.call(WarmUp(self._number), Done, done)
 
     def measure_limits(self) -> Limits:
-        limits: Limits = self._call("measure_limits")
-        return limits
+        return self._process.call(MeasureLimits(self._number), MeasuredLimits).limits
 
     def read_page(self, page: int, windows: Sequence[int] = ()) -> memoryview:
-        return memoryview(self._call("read_page", page, [*windows]))
+        return self._process.call(ReadPage(self._number, page, [*windows]), Content).content
 
     def write_page(self, page: int, content: memoryview, windows: Sequence[int] = ()) -> None:
-        self._call("write_page", page, bytes(content), [*windows])
+        self._process.call(WritePage(self._number, page, [*windows], content), Done)
 
     def read_snapshot(self, snapshot: int) -> memoryview:
-        return memoryview(self._call("read_snapshot", snapshot))
+        return self._process.call(ReadSnapshot(self._number, snapshot), Content).content
 
     def write_snapshot(self, snapshot: int, content: memoryview) -> None:
-        self._call("write_snapshot", snapshot, bytes(content))
+        self._process.call(WriteSnapshot(self._number, snapshot, content), Done)
 
     def submit(self, plan: StepPlan) -> None:
         """See `Executor.submit`. If the device refuses the plan, `collect` raises the error."""
         step = self._process.next_step()
-        self._process.send(Kind.SUBMIT, self._plans.write(self._number, step, plan))
-        self._submitted.append((step, self._edits.begin(plan)))
+        self._process.send(self._plans.write(plan, step, self._number))
+        expected = Expected(plan, self.shape.vocabulary)
+        self._submitted.append(_Submitted(step, expected, self._edits.begin(plan)))
 
     def collect(self) -> StepResult:
-        step, edits = self._submitted.popleft()
+        step, expected, edits = self._submitted.popleft()
         try:
             if edits is not None:
-                self._process.send(Kind.EDITS, encode((step, edits())))
+                self._process.send(Edits(step, edits()))
             if self.runs_ahead:
-                self._process.send(Kind.COLLECT, bytes([self._number]))
-            self.compute_seconds, written = self._process.result(self._number)
+                self._process.send(Collect(self._number))
+            result = self._process.result(self._number)
+            read = expected.read(result, self._edits.late)
         except BaseException:
             self._submitted.clear()  # a failure ends all steps in flight
             raise
-        result = read_result(written, self._edits.late)
-        self._edits.observe(result)
-        return result
+        self.compute_seconds = result.seconds
+        self._edits.observe(read)
+        return read
 
     def watch(self, failed: Callable[[str], None]) -> None:
         self._process.watch(failed)
 
     def logits_summary(self) -> LogitsSummary | None:
         try:
-            summary: LogitsSummary | None = self._call("logits_summary")
+            return self._process.call(SummariseLogits(self._number), LastLogits).summary
         except EngineFailedError:  # the process has ended
             return None
-        return summary
 
     def abandon(self) -> None:
         self._process.abandon()
@@ -247,12 +281,3 @@ class ProcessExecutor:
         """End the process. The public attributes stay readable. Idempotent."""
         if self._number == 0:  # the executor of a head ends with that of the model
             self._process.close()
-
-    def _call(self, method: str, *arguments: Any) -> Any:
-        return self._process.call(self._number, method, *arguments)
-
-
-def _value(answer: Answer) -> Any:
-    if answer.error is not None:
-        raise answer.error
-    return answer.value

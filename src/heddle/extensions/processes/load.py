@@ -32,7 +32,7 @@ def load_in_process(
     """
     level = logging.getLogger("heddle").getEffectiveLevel()
     files = files_digest(checkpoint)
-    order = LoadOrder(checkpoint.path, files, config, load, options, level)
+    order = LoadOrder(str(checkpoint.path), files, config, load, options, level)
     process = DeviceProcess(config.device, config.rank_timeout)
     try:
         return ProcessExecutor(process, process.load(order, progress))

@@ -1,53 +1,29 @@
-"""Kinds of messages between the engine's process and the process of a device."""
+"""Messages between the engine's process and the process of a device, beside those of each child."""
 
 from __future__ import annotations
 
-import pickle
-from dataclasses import dataclass
-from enum import IntEnum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
-from heddle.errors import EngineFailedError
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from heddle.config import EngineConfig
-    from heddle.errors import HeddleError
-    from heddle.roofline import ModelWork
-    from heddle.state import StateMemory
-    from heddle.step import DeviceMemory, LogitEdit, ModelShape
-
-
-class Kind(IntEnum):
-    """Kinds of messages. The engine's process sends those up to COLLECT, the child the rest."""
-
-    LOAD = 16
-    """A :class:`LoadOrder`. The answer is :class:`Facts`."""
-    SUBMIT = 17
-    """A step: see `plans.py`."""
-    EDITS = 18
-    """The number of a step, and :class:`SlotEdits` by slot."""
-    CALL = 19
-    """A :class:`Call`."""
-    ABANDON = 20
-    COLLECT = 21
-    """A byte: the number of the executor. The result of its oldest step is wanted. Only executors
-    that run ahead wait for this."""
-    PROGRESS = 32
-    """Bytes loaded, or parts of the warm-up done, so far."""
-    ANSWER = 33
-    """An :class:`Answer` to LOAD or CALL."""
-    RESULT = 34
-    """A byte: the number of the executor. An :class:`Answer`: its `compute_seconds`, the device's
-    memory if it was read again, and the result as `plans.py` writes it."""
-    LOG = 35
-    """A record of the child's log: logger, level, text."""
+from heddle.config import EngineConfig
+from heddle.extensions.processes.children.messages import (
+    Call,
+    Content,
+    Count,
+    Done,
+    Message,
+    Part,
+    StateCall,
+    WarmUp,
+)
+from heddle.extensions.processes.failures import Failure
+from heddle.extensions.processes.plans import Result, Step
+from heddle.roofline import Limits, ModelWork
+from heddle.state import StateMemory
+from heddle.step import DeviceMemory, LogitEdit, LogitsSummary, ModelShape
 
 
-@dataclass(frozen=True, slots=True)
-class LoadOrder:
-    """The model that the child loads, and how.
+class LoadOrder(Message, frozen=True):
+    """The model that the child loads, and how. The answer is :class:`Loaded`.
 
     Attributes:
         path: the model's file or folder.
@@ -58,7 +34,7 @@ class LoadOrder:
         level: level of log records that the engine's process wants.
     """
 
-    path: Path
+    path: str
     files: str
     config: EngineConfig
     load: str
@@ -66,64 +42,97 @@ class LoadOrder:
     level: int
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class SlotEdits(Part, frozen=True):
+    """The edits of a slot for a step; with `is_late`, or with a failure, it gets no token."""
+
+    edits: tuple[LogitEdit, ...]
+    is_late: bool
+    failure: Failure | None
+
+
+class Edits(Message, frozen=True):
+    """The edits of a step, by slot."""
+
+    step: int
+    slots: dict[int, SlotEdits]
+
+
+class Collect(Message, frozen=True):
+    """Send the result of the oldest step. Only executors that run ahead wait for this."""
+
+    executor: int
+
+
+class Abandon(Message, frozen=True):
+    """End the step that computes, and all later ones."""
+
+
+class MeasureLimits(Call, frozen=True):
+    """Measure the peak rates of the hardware. The answer is :class:`MeasuredLimits`."""
+
+
+class SummariseLogits(Call, frozen=True):
+    """Give figures of the last logits. The answer is :class:`LastLogits`."""
+
+
+Order = (
+    LoadOrder | Step | Edits | Collect | Abandon | WarmUp | MeasureLimits | SummariseLogits
+) | StateCall
+"""The messages of the engine's process."""
+
+
+class Facts(Part, frozen=True):
     """The fixed properties of an executor, and those of the executor of its head."""
 
     shape: ModelShape
     memory: StateMemory
     page_format: str
     summary: str
-    held_bytes: int
+    held_bytes: Count
     device_memory: DeviceMemory | None
     work: ModelWork
     runs_ahead: bool
-    warm_ups: int
+    warm_ups: Count
     head: Facts | None
 
 
-class Call(NamedTuple):
-    """A call of a method of an executor, by its name. Executor 1 is the head of executor 0."""
+class Loaded(Message, frozen=True):
+    """The model is loaded."""
 
-    executor: int
-    method: str
-    arguments: tuple[Any, ...]
+    facts: Facts
 
 
-class Answer(NamedTuple):
-    """The result of a call, or the error that it raised."""
+class Progress(Message, frozen=True):
+    """Bytes loaded, or parts of the warm-up done, so far."""
 
-    value: Any
-    error: BaseException | None = None
-
-
-class SlotEdits(NamedTuple):
-    """The edits of a slot for a step; with `is_late`, or with a failure, it gets no token."""
-
-    edits: tuple[LogitEdit, ...]
-    is_late: bool
-    failure: HeddleError | None
+    done: Count
 
 
-def encode(value: Any) -> bytes:
-    """The content of a message."""
-    return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+class MeasuredLimits(Message, frozen=True):
+    """The answer to :class:`MeasureLimits`."""
+
+    limits: Limits
 
 
-def decode(content: bytes) -> Any:
-    """The value that `encode` encoded."""
-    return pickle.loads(content)
+class LastLogits(Message, frozen=True):
+    """The answer to :class:`SummariseLogits`."""
+
+    summary: LogitsSummary | None
 
 
-def encode_answer(answer: Answer) -> bytes:
-    """The content of an answer. An error that cannot travel becomes one that can."""
-    try:
-        content = encode(answer)
-        if answer.error is not None:
-            decode(content)  # some errors can be pickled, but not made again
-    except Exception:
-        if answer.error is None:
-            raise
-        error = EngineFailedError(f"{type(answer.error).__name__}: {answer.error}")
-        return encode(Answer(None, error))
-    return content
+class Refusal(Message, frozen=True):
+    """The error of a load or a call."""
+
+    failure: Failure
+
+
+class Log(Message, frozen=True):
+    """A record of the child's log."""
+
+    logger: str
+    level: int
+    text: str
+
+
+Report = Loaded | Progress | MeasuredLimits | LastLogits | Refusal | Log | Result | Content | Done
+"""The messages of the child."""

@@ -1,4 +1,4 @@
-"""Token rules as messages.
+"""Token rules as parts of messages.
 
 Requests share large objects: pieces of a vocabulary, breakers, engram tables. An object travels
 once, and its number afterwards, because samplers know such objects by their identity. The child
@@ -10,16 +10,57 @@ from __future__ import annotations
 import os
 import weakref
 from collections import deque
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from heddle import _native
-from heddle.step import EngramFile, TokenRules
+from heddle.extensions.processes.children.messages import Part
+from heddle.step import EngramBias, EngramFile, TokenPieces, TokenRules, TokenSequences
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from heddle.step import GrammarState
+
+ValueT = TypeVar("ValueT")
+
+
+class Shared(Part, Generic[ValueT], frozen=True):
+    """A shared object: its number, and the first time what it is."""
+
+    number: int
+    value: ValueT | None
+
+
+class Table(Part, frozen=True):
+    """An engram table: its file as in :class:`EngramFile`, or why it has none."""
+
+    path: str = ""
+    stamp: tuple[int, ...] = ()
+    vocabulary: int = 0
+    problem: str = ""
+
+
+class Bias(Part, frozen=True):
+    """An :class:`EngramBias`."""
+
+    tables: list[tuple[Shared[Table], float]]
+    alpha: float
+    literal: bool
+    opening: tuple[int, ...]
+    closing: tuple[int, ...]
+
+
+class Rules(Part, frozen=True):
+    """A :class:`TokenRules`. `edits_logits` stands for grammar and processors."""
+
+    end_tokens: tuple[int, ...]
+    bad_sequences: tuple[tuple[int, ...], ...]
+    breakers: Shared[TokenSequences] | None
+    forbidden: tuple[int, ...]
+    edits_logits: bool
+    pieces: Shared[TokenPieces] | None
+    engram: Bias | None
 
 
 class EditedElsewhere:
@@ -44,13 +85,6 @@ class UnreadableTable:
         raise AssertionError(self._problem)
 
 
-class _Shared(NamedTuple):
-    """A shared object in a message: its number, and the first time what it is."""
-
-    number: int
-    value: Any = None
-
-
 class RulesWriter:
     """Writes rules. One thread calls all methods."""
 
@@ -63,28 +97,30 @@ class RulesWriter:
         """Numbers of objects that no request has any more, since the last call."""
         return [self._dropped.popleft() for _ in range(len(self._dropped))]
 
-    def write(self, rules: TokenRules) -> TokenRules:
-        """The rules with stand-ins for what does not travel."""
-        changes: dict[str, Any] = {}
-        if rules.edits_logits:
-            changes |= {"grammar": EditedElsewhere(), "processors": ()}
-        if rules.breakers is not None:
-            changes["breakers"] = self._shared(rules.breakers)
-        if rules.pieces is not None:
-            changes["pieces"] = self._shared(rules.pieces)
-        if rules.engram is not None:
-            tables: Any = tuple((self._shared(one), weight) for one, weight in rules.engram.tables)
-            changes["engram"] = replace(rules.engram, tables=tables)
-        return replace(rules, **changes) if changes else rules
+    def write(self, rules: TokenRules) -> Rules:
+        """The rules as a part of a message."""
+        return Rules(
+            rules.end_tokens,
+            rules.bad_sequences,
+            None if rules.breakers is None else self._shared(rules.breakers, rules.breakers),
+            rules.forbidden,
+            rules.edits_logits,
+            None if rules.pieces is None else self._shared(rules.pieces, rules.pieces),
+            None if rules.engram is None else self._bias(rules.engram),
+        )
 
-    def _shared(self, value: Any) -> _Shared:
-        number = self._numbers.get(value)
+    def _bias(self, bias: EngramBias) -> Bias:
+        tables = [(self._shared(table, _file(table)), weight) for table, weight in bias.tables]
+        return Bias(tables, bias.alpha, bias.literal, bias.opening, bias.closing)
+
+    def _shared(self, key: Any, value: ValueT) -> Shared[ValueT]:
+        number = self._numbers.get(key)
         if number is not None:
-            return _Shared(number)
+            return Shared(number, None)
         self._next += 1
-        self._numbers[value] = self._next
-        weakref.finalize(value, self._dropped.append, self._next).atexit = False
-        return _Shared(self._next, _content(value))
+        self._numbers[key] = self._next
+        weakref.finalize(key, self._dropped.append, self._next).atexit = False
+        return Shared(self._next, value)
 
 
 class RulesReader:
@@ -98,48 +134,52 @@ class RulesReader:
         for number in numbers:
             self._objects.pop(number, None)
 
-    def read(self, rules: TokenRules) -> TokenRules:
+    def read(self, rules: Rules) -> TokenRules:
         """The rules with the objects of this process."""
-        changes: dict[str, Any] = {}
-        if rules.breakers is not None:
-            changes["breakers"] = self._object(rules.breakers)
-        if rules.pieces is not None:
-            changes["pieces"] = self._object(rules.pieces)
-        if rules.engram is not None:
-            tables = tuple((self._object(table), weight) for table, weight in rules.engram.tables)
-            changes["engram"] = replace(rules.engram, tables=tables)
-        return replace(rules, **changes) if changes else rules
+        return TokenRules(
+            rules.end_tokens,
+            rules.bad_sequences,
+            None if rules.breakers is None else self._object(rules.breakers, rules.breakers.value),
+            rules.forbidden,
+            EditedElsewhere() if rules.edits_logits else None,
+            None if rules.pieces is None else self._object(rules.pieces, rules.pieces.value),
+            None if rules.engram is None else self._bias(rules.engram),
+        )
 
-    def _object(self, shared: Any) -> Any:
-        if shared.value is not None:
-            value = shared.value
-            self._objects[shared.number] = _opened(value) if _is_table(value) else value
+    def _bias(self, bias: Bias) -> EngramBias:
+        tables = tuple((self._table(shared), weight) for shared, weight in bias.tables)
+        return EngramBias(tables, bias.alpha, bias.literal, bias.opening, bias.closing)
+
+    def _table(self, shared: Shared[Table]) -> Any:
+        return self._object(shared, None if shared.value is None else _opened(shared.value))
+
+    def _object(self, shared: Shared[Any], value: Any) -> Any:
+        if value is not None:
+            self._objects[shared.number] = value
         return self._objects[shared.number]
 
 
-def _content(value: Any) -> Any:
-    """The value to send for an object: the file of an engram table; else the object."""
-    if isinstance(value, _native.Engram):
-        file = getattr(value, "file", None)
-        return file or UnreadableTable("an engram table was opened without its file's path")
-    return value
+def _file(table: Any) -> Table:
+    file: EngramFile | None = getattr(table, "file", None)
+    if file is None:
+        return Table(problem="an engram table was opened without its file's path")
+    return Table(str(file.path), file.stamp, file.vocabulary)
 
 
-def _is_table(value: Any) -> bool:
-    return isinstance(value, EngramFile)
-
-
-def _opened(file: EngramFile) -> Any:
+def _opened(table: Table) -> Any:
     """The table of a file, which must be the one that the engine's process has open."""
+    if table.problem:
+        return UnreadableTable(table.problem)
+    path = Path(table.path)
     try:
-        descriptor = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            if EngramFile.stamp_of(descriptor) != file.stamp:
+            if EngramFile.stamp_of(descriptor) != table.stamp:
                 return UnreadableTable(
-                    f"the engram table {file.path} changed after it was loaded; load it again"
+                    f"the engram table {path} changed after it was loaded; load it again"
                 )
-            return _native.Engram(descriptor, file.vocabulary)
+            return _native.Engram(descriptor, table.vocabulary)
         finally:
             os.close(descriptor)
     except (OSError, ValueError, RuntimeError) as error:
-        return UnreadableTable(f"the engram table {file.path} cannot be opened again: {error}")
+        return UnreadableTable(f"the engram table {path} cannot be opened again: {error}")

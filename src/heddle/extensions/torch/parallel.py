@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -34,7 +35,7 @@ from heddle.extensions.torch.operations import operations
 from heddle.extensions.torch.program import Program
 from heddle.extensions.torch.ranks.executor import RankedExecutor
 from heddle.extensions.torch.ranks.group import start_ranks
-from heddle.extensions.torch.ranks.setup import Setup
+from heddle.extensions.torch.ranks.messages import Setup
 from heddle.extensions.torch.weights import TorchLoader
 from heddle.models.families import build
 from heddle.state import divide
@@ -43,7 +44,6 @@ from heddle.weights.mix import Mix
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
     from heddle.config import EngineConfig
     from heddle.extensions.torch.collective import Compared
@@ -82,10 +82,10 @@ def load_parallel(
             Setup(
                 rank,
                 ranks,
-                checkpoint.path,
+                str(checkpoint.path),
                 files,
                 replace(config, device=devices[rank], kv_cache=budget),
-                folder,
+                str(folder),
             )
             for rank in range(1, ranks)
         ]
@@ -114,7 +114,7 @@ def load_rank(checkpoint: Checkpoint, setup: Setup) -> Follower:
     """Load the share of another rank, in its own process."""
     prepared = _Prepared.of(checkpoint, setup.config, lambda _: None)
     capture = capture_of(prepared.device, prepared.config)
-    rank = _Rank(prepared, setup.rank, setup.config.kv_cache, setup.folder, capture)
+    rank = _Rank(prepared, setup.rank, setup.config.kv_cache, Path(setup.folder), capture)
     checkpoint.check_unchanged()
     return Follower(rank)
 

@@ -9,8 +9,11 @@ from dataclasses import dataclass
 import pytest
 
 from heddle.extensions.processes.children.channel import Channel
+from heddle.extensions.processes.children.messages import ReadSnapshot
 from heddle.extensions.torch.ranks.child import _next_message
-from heddle.extensions.torch.ranks.messages import Kind
+from heddle.extensions.torch.ranks.messages import Computed, Order, Report
+
+NEXT = ReadSnapshot(0, 3)
 
 
 @dataclass
@@ -33,7 +36,7 @@ class Running:
 @pytest.fixture
 def ends():
     """The channels of rank 0 and of the other rank."""
-    pair = [Channel(end) for end in socket.socketpair()]
+    pair = [Channel(end, of) for end, of in zip(socket.socketpair(), (Report, Order), strict=True)]
     yield pair
     for channel in pair:
         channel.close()
@@ -42,8 +45,8 @@ def ends():
 def test_a_plan_that_comes_during_a_step_is_taken_before_the_step_ends(ends):
     leader, rank = ends
     started = deque([Running(1000, b"first")])
-    leader.send(Kind.PLAN, b"second plan")
-    assert _next_message(rank, started) == (Kind.PLAN, b"second plan")
+    leader.send(NEXT)
+    assert _next_message(rank, started) == NEXT
     assert len(started) == 1
     assert not leader.has_message(0.0)
 
@@ -54,10 +57,10 @@ def test_steps_that_end_are_told_in_order_until_a_message_comes(ends):
     started = deque([Running(3, b"first"), last])
 
     def told_with_the_next_plan() -> bytes:
-        leader.send(Kind.PLAN, b"next")
+        leader.send(NEXT)
         return last.name
 
     last.digest = told_with_the_next_plan  # type: ignore[method-assign]
-    assert _next_message(rank, started) == (Kind.PLAN, b"next")
+    assert _next_message(rank, started) == NEXT
     assert not started
-    assert [leader.receive() for _ in range(2)] == [(Kind.DONE, b"first"), (Kind.DONE, b"second")]
+    assert [leader.receive() for _ in range(2)] == [Computed(b"first"), Computed(b"second")]

@@ -5,26 +5,21 @@ from __future__ import annotations
 import select
 import struct
 import threading
-from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import msgspec
 
 if TYPE_CHECKING:
     import socket
 
-_HEAD = struct.Struct("=BQ")
+    from heddle.extensions.processes.children.messages import Message
 
+MessageT = TypeVar("MessageT")
 
-class Life(IntEnum):
-    """Messages about the life of a child. Other kinds of messages begin at 16."""
+_HEAD = struct.Struct("=I")
+"""The length of a message: at most 4 GiB."""
 
-    HELLO = 1
-    """The child's versions, as JSON. It is the first message."""
-    BEAT = 2
-    """The child lives."""
-    FAILED = 3
-    """The child ends: the reason, as text."""
-    CLOSE = 4
-    """The parent asks the child to end."""
+_ENCODER = msgspec.msgpack.Encoder()
 
 
 class ChannelClosedError(Exception):
@@ -35,24 +30,29 @@ class ChannelSilentError(Exception):
     """The other process has sent nothing for too long."""
 
 
-class Channel:
+class Channel(Generic[MessageT]):
     """One end of the socket. Any thread may send; one thread receives."""
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, received: Any) -> None:
+        """`received` is the union of the messages that this end takes."""
         self._connection = connection
+        self._decoder: msgspec.msgpack.Decoder[MessageT] = msgspec.msgpack.Decoder(received)
         self._sending = threading.Lock()
         self._readable = select.poll()
         self._readable.register(connection, select.POLLIN)
 
-    def send(self, kind: int, content: bytes | memoryview = b"") -> None:
+    def send(self, message: Message) -> None:
         """Send a message.
 
         Raises:
             ChannelClosedError: nobody can receive it.
         """
+        content = bytearray(_HEAD.size)
+        _ENCODER.encode_into(message, content, _HEAD.size)
+        _HEAD.pack_into(content, 0, len(content) - _HEAD.size)
         try:
             with self._sending:
-                self._connection.sendall(_HEAD.pack(kind, len(content)) + content)
+                self._connection.sendall(content)
         except OSError as error:
             raise ChannelClosedError(str(error)) from error
 
@@ -60,22 +60,23 @@ class Channel:
         """Whether a message, or the end of the channel, comes within so many seconds."""
         return bool(self._readable.poll(seconds * 1e3))
 
-    def receive(self, seconds: float | None = None) -> tuple[int, bytes]:
+    def receive(self, seconds: float | None = None) -> MessageT:
         """Wait for the next message.
 
         Raises:
             ChannelClosedError: there will be none.
             ChannelSilentError: nothing came for `seconds`.
+            msgspec.MsgspecError: the message is none that this end takes.
         """
-        kind, length = _HEAD.unpack(self._read(_HEAD.size, seconds))
-        return kind, self._read(length, seconds)
+        (length,) = _HEAD.unpack(self._read(_HEAD.size, seconds))
+        return self._decoder.decode(self._read(length, seconds))
 
     def close(self) -> None:
         """Idempotent. The other process has ended, so that no thread sends for long."""
         with self._sending:
             self._connection.close()
 
-    def _read(self, count: int, seconds: float | None) -> bytes:
+    def _read(self, count: int, seconds: float | None) -> bytearray:
         parts = bytearray()
         while len(parts) < count:
             if seconds is not None and not self.has_message(seconds):
@@ -87,4 +88,4 @@ class Channel:
             if not part:
                 raise ChannelClosedError("the other process has closed the channel")
             parts += part
-        return bytes(parts)
+        return parts

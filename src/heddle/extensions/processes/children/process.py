@@ -7,7 +7,6 @@ that nobody waits for it, and the reason stays readable.
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import queue
 import signal
@@ -16,21 +15,23 @@ import subprocess
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from heddle.errors import EngineFailedError
 from heddle.extensions.processes.children.channel import (
     Channel,
     ChannelClosedError,
     ChannelSilentError,
-    Life,
 )
+from heddle.extensions.processes.children.messages import Beat, Close, Failed, Hello
 from heddle.extensions.processes.children.versions import program_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    Answers: TypeAlias = "queue.SimpleQueue[tuple[int, bytes] | None]"
+    from heddle.extensions.processes.children.messages import Message
+
+    Answers: TypeAlias = "queue.SimpleQueue[Message | None]"
 
 _log = logging.getLogger(__name__)
 
@@ -53,7 +54,8 @@ class ChildProcess:
         name: str,
         module: str,
         seconds: float,
-        hear: Callable[[int, bytes], None],
+        received: Any,
+        hear: Callable[[Any], None],
         failed: Callable[[str], None] = lambda _: None,
     ) -> None:
         """Start `python -m module DESCRIPTOR`.
@@ -62,7 +64,8 @@ class ChildProcess:
             name: names the child in errors.
             module: its program.
             seconds: how long it may be silent after its first message.
-            hear: takes its messages, except those about its life.
+            received: the union of its messages, except those about its life.
+            hear: takes them.
             failed: takes the reason if it ends before `close` or `kill`. It is called once.
 
         Raises:
@@ -77,7 +80,7 @@ class ChildProcess:
         self._problem: str | None = None
         self._failed = threading.Event()
         self._closing = threading.Event()
-        self._process, self._channel = self._spawn(module)
+        self._process, self._channel = self._spawn(module, received)
         self._listener = threading.Thread(
             target=self._listen, name=f"heddle-child-{self.pid}", daemon=True
         )
@@ -102,12 +105,11 @@ class ChildProcess:
         Raises:
             EngineFailedError: it does not, or it has ended.
         """
-        _, content = self.take(self._hello)
-        found, expected = json.loads(content), program_version()
-        if found != expected:
-            raise self.fail(f"{self.name} runs {found}, and its parent {expected}")
+        hello, expected = self.take(self._hello), program_version()
+        if isinstance(hello, Hello) and hello.versions != expected:
+            raise self.fail(f"{self.name} runs {hello.versions}, and its parent {expected}")
 
-    def send(self, kind: int, content: bytes | memoryview = b"") -> None:
+    def send(self, message: Message) -> None:
         """Send a message.
 
         Raises:
@@ -115,11 +117,11 @@ class ChildProcess:
         """
         self._check()
         try:
-            self._channel.send(kind, content)
+            self._channel.send(message)
         except ChannelClosedError:
             raise self.error(wait=self._seconds) from None
 
-    def take(self, answers: Answers) -> tuple[int, bytes]:
+    def take(self, answers: Answers) -> Message:
         """Wait for the next message of a queue.
 
         Raises:
@@ -168,7 +170,7 @@ class ChildProcess:
         """Ask the child to end. Its end is no failure from now on."""
         self._closing.set()
         with contextlib.suppress(ChannelClosedError):
-            self._channel.send(Life.CLOSE)
+            self._channel.send(Close())
 
     def close(self, seconds: float = GOODBYE_SECONDS) -> None:
         """Wait until the child has ended, and kill it after `seconds`. Idempotent."""
@@ -182,7 +184,9 @@ class ChildProcess:
             self._listener.join()
         self._channel.close()
 
-    def _spawn(self, module: str) -> tuple[subprocess.Popen[bytes], Channel]:
+    def _spawn(
+        self, module: str, received: Any
+    ) -> tuple[subprocess.Popen[bytes], Channel[Message]]:
         own, other = socket.socketpair()
         try:
             process = subprocess.Popen(
@@ -197,7 +201,7 @@ class ChildProcess:
             raise EngineFailedError(f"{self.name} does not start: {error.strerror}") from error
         finally:
             other.close()
-        return process, Channel(own)
+        return process, Channel(own, Hello | Beat | Failed | received)
 
     def _check(self) -> None:
         if self._problem is not None:
@@ -218,25 +222,24 @@ class ChildProcess:
         most = max(self._seconds, START_SECONDS)
         while True:
             try:
-                kind, content = self._channel.receive(most)
+                message = self._channel.receive(most)
+                most = self._seconds
+                if isinstance(message, Hello):
+                    self._hello.put(message)
+                elif isinstance(message, Failed):
+                    self.fail(f"{self.name} failed: {message.problem}")
+                elif not isinstance(message, Beat):
+                    self._hear(message)
             except ChannelSilentError:
                 self.fail(f"{self._who} has been silent for more than {most:g} s")
                 return
             except ChannelClosedError:
                 self._lost()
                 return
-            most = self._seconds
-            if kind == Life.HELLO:
-                self._hello.put((kind, content))
-            elif kind == Life.FAILED:
-                self.fail(f"{self.name} failed: {content.decode()}")
-            elif kind != Life.BEAT:
-                try:
-                    self._hear(kind, content)
-                except Exception as error:
-                    _log.exception("a message of %s cannot be read", self._who)
-                    self.fail(f"a message of {self._who} cannot be read: {error}")
-                    return
+            except Exception as error:
+                _log.exception("a message of %s cannot be read", self._who)
+                self.fail(f"a message of {self._who} cannot be read: {error}")
+                return
 
     def _lost(self) -> None:
         """The process has ended, or is about to."""

@@ -6,15 +6,15 @@ service manager sends them to all processes, and the parent finishes its request
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from heddle.extensions.processes.children.channel import Channel, ChannelClosedError, Life
+from heddle.extensions.processes.children.channel import Channel, ChannelClosedError
+from heddle.extensions.processes.children.messages import Beat, Close, Failed, Hello
 from heddle.extensions.processes.children.versions import program_version
 
 if TYPE_CHECKING:
@@ -24,23 +24,26 @@ BEAT_SECONDS = 0.5
 """Time between two signs of life."""
 
 
-def serve_parent(descriptor: int, serve: Callable[[Channel], None]) -> None:
-    """Run `serve` with the channel to the parent. Its errors end the process with a reason."""
+def serve_parent(descriptor: int, received: Any, serve: Callable[[Channel[Any]], None]) -> None:
+    """Run `serve` with the channel to the parent. Its errors end the process with a reason.
+
+    `received` is the union of the parent's messages, except those about the child's life.
+    """
     for asked in (signal.SIGINT, signal.SIGTERM):
         signal.signal(asked, signal.SIG_IGN)
-    channel = Channel(socket.socket(fileno=descriptor))
+    channel: Channel[Any] = Channel(socket.socket(fileno=descriptor), Close | received)
     threading.Thread(target=_beat, args=(channel,), name="heddle-beat", daemon=True).start()
     try:
-        channel.send(Life.HELLO, json.dumps(program_version()).encode())
+        channel.send(Hello(program_version()))
         serve(channel)
     except ChannelClosedError:
         pass  # the parent has ended
     except Exception as error:
-        channel.send(Life.FAILED, str(error).encode())
+        channel.send(Failed(str(error)))
         raise SystemExit(1) from error
 
 
-def _beat(channel: Channel) -> None:
+def _beat(channel: Channel[Any]) -> None:
     """Tell the parent that this process lives. End the process when the parent has ended.
 
     The main thread may compute for a minute then, or wait for a rank that has ended too.
@@ -48,6 +51,6 @@ def _beat(channel: Channel) -> None:
     while True:
         time.sleep(BEAT_SECONDS)
         try:
-            channel.send(Life.BEAT)
+            channel.send(Beat())
         except ChannelClosedError:
             os._exit(1)

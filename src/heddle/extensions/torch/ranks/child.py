@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from array import array
 from collections import deque
-from typing import TYPE_CHECKING, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 from heddle.errors import ModelFileError
-from heddle.extensions.processes.children.channel import Life
+from heddle.extensions.processes.children.messages import (
+    Close,
+    Content,
+    Done,
+    WarmUp,
+    serve_state,
+)
 from heddle.extensions.processes.children.program import serve_parent
 from heddle.extensions.processes.children.versions import files_digest
-from heddle.extensions.torch.ranks.messages import Kind
-from heddle.extensions.torch.ranks.plans import decode_plan
-from heddle.extensions.torch.ranks.setup import Setup
+from heddle.extensions.processes.plans import PlanReader, Step
+from heddle.extensions.torch.ranks.messages import Computed, Join, Loaded, Order, Setup
 from heddle.models.families import family_of
 from heddle.step import PageMemory
 from heddle.weights.formats import open_checkpoint
@@ -69,13 +73,13 @@ class StartedStep(Protocol):
 
 def main(descriptor: int) -> None:
     """Serve rank 0 until it closes the channel."""
-    serve_parent(descriptor, _serve)
+    serve_parent(descriptor, Order, _serve)
 
 
 def _load(setup: Setup) -> Follower:
     from heddle.extensions.torch.load import load_rank  # it loads torch
 
-    with open_checkpoint(setup.path, None, family_of) as checkpoint:
+    with open_checkpoint(Path(setup.path), None, family_of) as checkpoint:
         if files_digest(checkpoint) != setup.files:
             raise ModelFileError(
                 f"{setup.path} changed while the ranks loaded it; load it again once it is whole",
@@ -85,43 +89,31 @@ def _load(setup: Setup) -> Follower:
         return follower
 
 
-def _serve(channel: Channel) -> None:
-    kind, content = channel.receive()
-    if kind != Kind.SETUP:
+def _serve(channel: Channel[Any]) -> None:
+    setup = channel.receive()
+    if not isinstance(setup, Setup):
         return
-    follower = _load(Setup.from_bytes(content))
-    channel.send(Kind.LOADED, json.dumps({"bytes": follower.held_bytes}).encode())
-    started: deque[StartedStep] = deque()
+    follower = _load(setup)
+    channel.send(Loaded(follower.held_bytes))
+    plans, started = PlanReader(), deque[StartedStep]()
     while True:
-        kind, content = _next_message(channel, started)
-        match kind:
-            case Life.CLOSE:
+        match message := _next_message(channel, started):
+            case Close():
                 return
-            case Kind.JOIN:
+            case Join():
                 follower.join()
-                channel.send(Kind.JOINED)
-            case Kind.WARM_UP:
+                channel.send(Done())
+            case WarmUp():
                 follower.warm_up()
-                channel.send(Kind.WARM)
-            case Kind.PLAN:
-                started.append(follower.start(*decode_plan(content)))
-            case Kind.READ_PAGE:
-                page, *windows = array("q", content)
-                channel.send(Kind.CONTENT, bytes(follower.read_page(page, windows)))
-            case Kind.WRITE_PAGE:
-                (page, *windows), part = _with_numbers(content)
-                follower.write_page(page, part, windows)
-            case Kind.READ_SNAPSHOT:
-                (snapshot,) = array("q", content)
-                channel.send(Kind.CONTENT, bytes(follower.read_snapshot(snapshot)))
-            case Kind.WRITE_SNAPSHOT:
-                (snapshot,), part = _with_numbers(content)
-                follower.write_snapshot(snapshot, part)
+                channel.send(Done())
+            case Step():
+                started.append(follower.start(plans.read(message), message.rewound))
             case _:
-                raise ValueError(f"rank 0 sent a message of kind {kind}")
+                if isinstance(answer := serve_state(follower, message), Content):
+                    channel.send(answer)
 
 
-def _next_message(channel: Channel, started: deque[StartedStep]) -> tuple[int, bytes]:
+def _next_message(channel: Channel[Any], started: deque[StartedStep]) -> Any:
     """The next message. Until it comes, tells rank 0 of the steps that end.
 
     Rank 0 may send the next plan before a step has ended, and the device needs it then.
@@ -131,16 +123,8 @@ def _next_message(channel: Channel, started: deque[StartedStep]) -> tuple[int, b
         if channel.has_message(0.0 if is_done else _TICK):
             break
         if is_done:
-            channel.send(Kind.DONE, started.popleft().digest())
+            channel.send(Computed(started.popleft().digest()))
     return channel.receive()
-
-
-def _with_numbers(content: bytes) -> tuple[list[int], memoryview]:
-    """Integers, and the bytes after them."""
-    size = array("q").itemsize
-    (count,) = array("q", content[:size])
-    end = size * (1 + count)
-    return array("q", content[size:end]).tolist(), memoryview(content)[end:]
 
 
 if __name__ == "__main__":

@@ -7,7 +7,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from heddle.errors import EngineFailedError, HeddleError, StepAbandonedError, StepMemoryError
-from heddle.extensions.torch.ranks.messages import Kind
+from heddle.extensions.processes.children.messages import (
+    ReadPage,
+    ReadSnapshot,
+    WritePage,
+    WriteSnapshot,
+)
 from heddle.step import Executor, WarmingExecutor
 
 if TYPE_CHECKING:
@@ -102,23 +107,23 @@ class RankedExecutor:
 
     def read_page(self, page: int, windows: Sequence[int] = ()) -> memoryview:
         own = self._leader.read_page(page, windows)
-        others = self._group.read(Kind.READ_PAGE, (page, *windows))
+        others = self._group.read(ReadPage(0, page, [*windows]), len(own))
         return memoryview(b"".join([own, *others]))
 
     def write_page(self, page: int, content: memoryview, windows: Sequence[int] = ()) -> None:
         own, *others = self._parts(content)
         self._leader.write_page(page, own, windows)
-        self._group.write(Kind.WRITE_PAGE, (page, *windows), others)
+        self._group.write([WritePage(0, page, [*windows], one) for one in others])
 
     def read_snapshot(self, snapshot: int) -> memoryview:
         own = self._leader.read_snapshot(snapshot)
-        others = self._group.read(Kind.READ_SNAPSHOT, (snapshot,))
+        others = self._group.read(ReadSnapshot(0, snapshot), len(own))
         return memoryview(b"".join([own, *others]))
 
     def write_snapshot(self, snapshot: int, content: memoryview) -> None:
         own, *others = self._parts(content)
         self._leader.write_snapshot(snapshot, own)
-        self._group.write(Kind.WRITE_SNAPSHOT, (snapshot,), others)
+        self._group.write([WriteSnapshot(0, snapshot, one) for one in others])
 
     def submit(self, plan: StepPlan) -> None:
         self._leader.check(plan)

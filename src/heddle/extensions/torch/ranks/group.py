@@ -7,27 +7,29 @@ failed group never recovers; the model is loaded again with a new one.
 
 from __future__ import annotations
 
-import json
 import logging
 import shutil
 import tempfile
 import threading
-from array import array
 from collections import deque
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from heddle.errors import EngineFailedError
+from heddle.extensions.processes.children.messages import Content, Done, WarmUp
 from heddle.extensions.processes.children.process import ChildProcess, close_all
-from heddle.extensions.torch.ranks.messages import Kind
-from heddle.extensions.torch.ranks.plans import encode_plan
+from heddle.extensions.processes.plans import PlanWriter
+from heddle.extensions.torch.ranks.messages import Computed, Join, Loaded, Report
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from heddle.extensions.torch.ranks.setup import Setup
+    from heddle.extensions.processes.children.messages import Message, StateCall
+    from heddle.extensions.torch.ranks.messages import Setup
     from heddle.step import StepPlan
+
+AnswerT = TypeVar("AnswerT", bound="Message")
 
 _log = logging.getLogger(__name__)
 
@@ -44,6 +46,7 @@ class _Rank:
             f"rank {setup.rank}",
             "heddle.extensions.torch.ranks.child",
             seconds,
+            Report,
             partial(group.hear, self),
             group.note_problem,
         )
@@ -59,6 +62,7 @@ class RankGroup:
         self.held_bytes = 0
         self._seconds = seconds
         self._ranks: list[_Rank] = []
+        self._plans = PlanWriter()
         self._lock = threading.Lock()
         self._report: Callable[[str], None] = lambda _: None
         self._problem: str | None = None
@@ -76,7 +80,7 @@ class RankGroup:
             self._ranks.append(_Rank(setup, self._seconds, self))
         for rank in self._ranks:
             rank.process.greet()
-            self._send(rank, Kind.SETUP, rank.setup.to_bytes())
+            self._send(rank, rank.setup)
 
     def wait_loaded(self) -> None:
         """Wait until all ranks have loaded their shares; then they connect to one another.
@@ -85,14 +89,14 @@ class RankGroup:
             EngineFailedError: a rank failed.
         """
         for rank in self._ranks:
-            self.held_bytes += json.loads(self._answer(rank, Kind.LOADED))["bytes"]
+            self.held_bytes += self._answer(rank, Loaded).held_bytes
         for rank in self._ranks:
-            self._send(rank, Kind.JOIN)
+            self._send(rank, Join())
 
     def wait_joined(self) -> None:
         """Wait until all ranks are connected. Raises EngineFailedError if one failed."""
         for rank in self._ranks:
-            self._answer(rank, Kind.JOINED)
+            self._answer(rank, Done)
 
     def begin_warm_up(self) -> None:
         """Let all ranks prepare for steps, together with rank 0.
@@ -101,12 +105,12 @@ class RankGroup:
             EngineFailedError: the group has failed.
         """
         for rank in self._ranks:
-            self._send(rank, Kind.WARM_UP)
+            self._send(rank, WarmUp(0))
 
     def wait_warm(self) -> None:
         """Wait until all ranks are prepared. Raises EngineFailedError if one failed."""
         for rank in self._ranks:
-            self._answer(rank, Kind.WARM)
+            self._answer(rank, Done)
 
     def close(self) -> None:
         """End all processes and wait for them. Idempotent."""
@@ -125,15 +129,15 @@ class RankGroup:
 
     # --- steps and state
 
-    def begin(self, plan: StepPlan, rewound: Sequence[int]) -> None:
+    def begin(self, plan: StepPlan, rewound: tuple[int, ...]) -> None:
         """Let all ranks compute a plan. `rewound` are slots that rank 0's last step set back.
 
         Raises:
             EngineFailedError: the group has failed.
         """
-        content = encode_plan(plan, rewound)
+        step = self._plans.write(plan, rewound=rewound)
         for rank in self._ranks:
-            self._send(rank, Kind.PLAN, content)
+            self._send(rank, step)
 
     def note(self, digest: bytes | None) -> None:
         """Compare rank 0's digest of a step with those of the other ranks, once they come.
@@ -143,35 +147,39 @@ class RankGroup:
         for rank in self._ranks:
             self._compare(rank, rank.expected, digest)
 
-    def read(self, kind: Kind, numbers: Sequence[int]) -> list[bytes]:
-        """Each rank's part of a page or snapshot.
+    def read(self, call: StateCall, size: int) -> list[memoryview]:
+        """Each rank's part of a page or snapshot, which has `size` bytes.
 
         Raises:
             EngineFailedError: the group has failed.
         """
-        content = array("q", numbers).tobytes()
         for rank in self._ranks:
-            self._send(rank, kind, content)
-        return [self._answer(rank, Kind.CONTENT) for rank in self._ranks]
+            self._send(rank, call)
+        parts = [self._answer(rank, Content).content for rank in self._ranks]
+        for rank, part in zip(self._ranks, parts, strict=True):
+            if len(part) != size:
+                raise rank.process.fail(
+                    f"rank {rank.number} sent {len(part)} bytes of state, not {size}"
+                )
+        return parts
 
-    def write(self, kind: Kind, numbers: Sequence[int], parts: Sequence[memoryview]) -> None:
-        """Give each rank its part of a page or snapshot.
+    def write(self, calls: Sequence[StateCall]) -> None:
+        """Give each rank its part of a page or snapshot. Ranks do not answer.
 
         Raises:
             EngineFailedError: the group has failed.
         """
-        head = array("q", [len(numbers), *numbers]).tobytes()
-        for rank, part in zip(self._ranks, parts, strict=True):
-            self._send(rank, kind, head + part)
+        for rank, call in zip(self._ranks, calls, strict=True):
+            self._send(rank, call)
 
     # --- messages and failures: the threads of the processes call these
 
-    def hear(self, rank: _Rank, kind: int, content: bytes) -> None:
+    def hear(self, rank: _Rank, report: Message) -> None:
         """Take a rank's message."""
-        if kind == Kind.DONE:
-            self._compare(rank, rank.digests, content)
+        if isinstance(report, Computed):
+            self._compare(rank, rank.digests, report.digest)
         else:
-            rank.answers.put((kind, content))
+            rank.answers.put(report)
 
     def note_problem(self, problem: str) -> None:
         """Note the first problem, and end all ranks. Any thread may call this."""
@@ -192,22 +200,24 @@ class RankGroup:
         if problem is not None:
             failed(problem)
 
-    def _send(self, rank: _Rank, kind: Kind, content: bytes = b"") -> None:
+    def _send(self, rank: _Rank, message: Message) -> None:
         self._check()
         try:
-            rank.process.send(kind, content)
+            rank.process.send(message)
         except EngineFailedError:
             raise self.error(self.problem(wait=self._seconds)) from None
 
-    def _answer(self, rank: _Rank, kind: Kind) -> bytes:
+    def _answer(self, rank: _Rank, kind: type[AnswerT]) -> AnswerT:
         """The rank's next answer, which must be of a kind."""
         try:
-            found, content = rank.process.take(rank.answers)
+            found = rank.process.take(rank.answers)
         except EngineFailedError:
             raise self.error(self.problem(wait=self._seconds)) from None
-        if found != kind:
-            raise rank.process.fail(f"rank {rank.number} answered {found}, not {kind.name}")
-        return content
+        if not isinstance(found, kind):
+            raise rank.process.fail(
+                f"rank {rank.number} answered {type(found).__name__}, not {kind.__name__}"
+            )
+        return found
 
     def _check(self) -> None:
         if self._problem is not None:

@@ -1,33 +1,57 @@
-"""Kinds of messages between rank 0 and another rank, beside those of every child."""
+"""Messages between rank 0 and another rank, beside those of each child."""
 
 from __future__ import annotations
 
-from enum import IntEnum
+from heddle.config import EngineConfig
+from heddle.extensions.processes.children.messages import (
+    Content,
+    Count,
+    Done,
+    Message,
+    StateCall,
+    WarmUp,
+)
+from heddle.extensions.processes.plans import Step
 
 
-class Kind(IntEnum):
-    """Kinds of messages. Rank 0 sends those up to WARM_UP, the others the rest."""
+class Setup(Message, frozen=True):
+    """The model that a rank loads, and how. The answer is :class:`Loaded`.
 
-    SETUP = 16
-    """The model to load, as JSON: see :class:`heddle.extensions.torch.ranks.setup.Setup`."""
-    JOIN = 17
-    """All ranks have loaded: connect to them."""
-    PLAN = 18
-    """A step to compute."""
-    READ_PAGE = 19
-    """Integers: page, pages of the windowed groups."""
-    WRITE_PAGE = 20
-    """Those integers, then the rank's part of the bytes."""
-    READ_SNAPSHOT = 21
-    WRITE_SNAPSHOT = 22
-    WARM_UP = 23
-    """Prepare for steps, together with all ranks."""
-    LOADED = 32
-    """Bytes of weights and pages that the rank holds, as JSON."""
-    JOINED = 33
-    DONE = 34
+    Attributes:
+        rank, ranks: the rank's number, and how many there are.
+        path: the model's file or folder.
+        files: digest of the files' names, sizes and times.
+        config: the settings. `device` is the rank's own, and `kv_cache` its part in bytes.
+        folder: a private folder where the ranks meet.
+    """
+
+    rank: int
+    ranks: int
+    path: str
+    files: str
+    config: EngineConfig
+    folder: str
+
+
+class Join(Message, frozen=True):
+    """All ranks have loaded: connect to them. The answer is :class:`Done`, as of a warm-up."""
+
+
+Order = Setup | Join | WarmUp | Step | StateCall
+"""The messages of rank 0."""
+
+
+class Loaded(Message, frozen=True):
+    """Bytes of weights and pages that the rank holds."""
+
+    held_bytes: Count
+
+
+class Computed(Message, frozen=True):
     """A step is computed: a digest of values that all ranks have alike."""
-    CONTENT = 35
-    """The rank's part of a page or snapshot."""
-    WARM = 36
-    """It is prepared."""
+
+    digest: bytes
+
+
+Report = Loaded | Computed | Content | Done
+"""The messages of the other ranks."""
