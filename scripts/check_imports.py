@@ -81,6 +81,7 @@ MAY_IMPORT = {
 }
 
 EXTENSIONS_MAY_IMPORT = {
+    "llamacpp": {"metrics"},
     "quantise": {"reference"},
     "torch": {"processes"},
 }

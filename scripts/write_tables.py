@@ -3,7 +3,8 @@
     python scripts/write_tables.py [--check]
 
 The sampling parameters go to docs/reference/sampling.md, the fields of vendors to
-docs/reference/fields.md. With --check it writes nothing, and exits with 1 if a page is out of date.
+docs/reference/fields.md, the metrics to docs/reference/metrics.md. With --check it writes nothing,
+and exits with 1 if a page is out of date.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
+from heddle.extensions.metrics.table import described
 from heddle.parameters import Api
 from heddle.sampling_params import PARAMETERS
 from heddle.server.generate.vendor_fields.row import Outcome
@@ -67,9 +69,11 @@ def written(page: str, name: str, lines: Sequence[str]) -> str:
 def pages() -> dict[Path, str]:
     """The pages with tables, as they should be."""
     sampling, fields = REFERENCE / "sampling.md", REFERENCE / "fields.md"
+    metrics = REFERENCE / "metrics.md"
     return {
         sampling: written(sampling.read_text("utf-8"), "parameters", _parameters()),
         fields: written(fields.read_text("utf-8"), "fields", list(_fields())),
+        metrics: written(metrics.read_text("utf-8"), "metrics", _metrics()),
     }
 
 
@@ -110,6 +114,14 @@ def _routes(apis: Api) -> str:
     if apis == Api.GENERATION | Api.RESPONSES:
         return "all that generate, except messages"
     return ", ".join(route for api, route in ROUTES.items() if api in apis)
+
+
+# --- metrics -------------------------------------------------------------------------------------
+
+
+def _metrics() -> list[str]:
+    rows = [_cells(f"`{name}`", kind, text) for name, kind, text in described()]
+    return ["| metric | kind | meaning |", "|---|---|---|", *rows]
 
 
 # --- sampling parameters -------------------------------------------------------------------------

@@ -69,7 +69,7 @@ class Extension:
         fields: rows of request fields (`heddle.server.generate.vendor_fields.row.Row`), by the
             vendor that documents them.
         collectors: functions that take a registry of models and the server's settings, and return
-            a collector of Prometheus, or None.
+            a collector of Prometheus, or None. An extension that exports metrics asks them.
         readers: functions that take the server's settings and return a
             :data:`heddle.server.http.edge.Reader` of the records of requests, or None.
         commands: functions or Typer groups, by the name of the command.

@@ -36,12 +36,12 @@ def test_the_newest_version_of_the_changelog_is_that_of_the_package() -> None:
 
 
 def test_pages_agree_with_the_tables_of_the_program() -> None:
-    """The sampling parameters and the fields of vendors."""
+    """The sampling parameters, the fields of vendors and the metrics."""
     script = runpy.run_path(str(ROOT / "scripts" / "write_tables.py"))
     pages: dict[Path, str] = script["pages"]()
     for path, page in pages.items():
         assert path.read_text("utf-8") == page
-    assert {path.name for path in pages} == {"sampling.md", "fields.md"}
+    assert {path.name for path in pages} == {"sampling.md", "fields.md", "metrics.md"}
 
 
 @pytest.mark.parametrize("door", [one.name for one in dataclasses.fields(Extension)])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from heddle.server.api.native.past_counters import PastCounters, added
+from heddle.extensions.metrics.past_counters import PastCounters, added
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from heddle.config import ServerConfig
     from heddle.engine import Engine
     from heddle.engine.observation.telemetry import EngineSnapshot
+    from heddle.extensions.metrics.table import Value
     from heddle.hosting.registry import Registry
     from heddle.outputs import FinishReason, Usage
-    from heddle.server.api.native.metric_table import Value
 
 
 @dataclass(slots=True)

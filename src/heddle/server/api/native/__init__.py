@@ -1,10 +1,10 @@
-"""Heddle's own API: models, health, metrics, slots and the prefix cache."""
+"""Heddle's own API: models and health."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from heddle.server.api.native import admin, models, prefix_cache, probes
+from heddle.server.api.native import models, probes
 from heddle.server.generate.api import Api
 
 if TYPE_CHECKING:
@@ -15,12 +15,7 @@ if TYPE_CHECKING:
 
 
 def _routes(service: Service, _dispatcher: Dispatcher) -> list[APIRouter]:
-    return [
-        models.routes(service),
-        admin.routes(service),
-        probes.routes(service),
-        prefix_cache.routes(service),
-    ]
+    return [models.routes(service), probes.routes(service)]
 
 
 API = Api(_routes)

@@ -1,38 +1,22 @@
-"""Routes of models: list and describe them, load and unload them."""
+"""Routes of models: list and describe them."""
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from fastapi import APIRouter, Request
-from pydantic import Field, create_model
+from fastapi import APIRouter
 from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.responses import Response  # noqa: TC002  FastAPI reads annotations of routes
 
-from heddle.config import MAX_MODEL_NAME, EngineConfig
 from heddle.hosting.status import ModelState
-from heddle.server.generate.service import loaded
-from heddle.server.http.access import ADMIN
-from heddle.server.http.connection import unless_gone
 from heddle.server.http.encoding import json_response
-from heddle.server.http.schema import Schema, takes
-from heddle.settings import resolve, settings
 
 if TYPE_CHECKING:
     from heddle.engine import Engine
     from heddle.hosting.status import ModelStatus
     from heddle.server.generate.service import Service
-
-_OF_THE_SERVER = {"offline", "engram", "engram_alpha", "engram_unchecked"} | {
-    field.name
-    for field in dataclasses.fields(EngineConfig)
-    if isinstance(field.default, str) and "choices" not in field.metadata
-}
-"""Settings that a request cannot change: all that take any text, because they name places of the
-machine, such as `prefix_cache_dir`. And those of engram tables, which all models share."""
 
 
 class _ModelConvertor(PathConvertor):
@@ -42,47 +26,6 @@ class _ModelConvertor(PathConvertor):
 
 
 register_url_convertor("model", _ModelConvertor())
-
-_TYPES: dict[str, Any] = {
-    "NUMBER": int,
-    "DECIMAL": float,
-    "SIZE": int | str,
-    "SWITCH": bool,
-    "TEXT": str,
-}
-_SETTINGS = [one for one in settings(EngineConfig) if one.name not in _OF_THE_SERVER]
-
-
-class LoadRequest(Schema):
-    """Body of `POST /models/load`, without the settings of the engine."""
-
-    model: str = Field(
-        min_length=1, description="A known model, a file, a folder, an alias or a name of the hub."
-    )
-    name: str | None = Field(
-        None, min_length=1, max_length=MAX_MODEL_NAME, description="Its name in requests."
-    )
-    keep_alive: int | None = Field(
-        None, ge=0, description="Seconds without a request until it is unloaded; 0: never."
-    )
-    wait: bool = Field(True, description="Answer after the load; false: answer at once with 202.")
-
-
-_FIELDS: dict[str, Any] = {
-    one.name: (_TYPES[one.kind] | None, Field(None, description=one.doc)) for one in _SETTINGS
-}
-_Load = create_model("Load", __base__=LoadRequest, **_FIELDS)
-"""The body with the settings of the engine: those of the command line that name no place of the
-machine."""
-
-
-class UnloadRequest(Schema):
-    """Body of `POST /models/unload`."""
-
-    model: str = Field(min_length=1, description="Name of a loaded model.")
-    seconds: int | None = Field(
-        None, ge=0, description="Most seconds for accepted requests; default: `unload_seconds`."
-    )
 
 
 def routes(service: Service) -> APIRouter:
@@ -94,62 +37,18 @@ def routes(service: Service) -> APIRouter:
     async def models() -> Response:
         """List all models, the default first. Its entry has its aliases."""
         known = {status.name: status for status in registry.status()}
-        found = [_described(name, known[name], service) for name in registry.names if name in known]
+        found = [described(name, known[name], service) for name in registry.names if name in known]
         ends = {"first_id": found[0]["id"], "last_id": found[-1]["id"]} if found else {}
         return json_response({"object": "list", "data": found, "has_more": False, **ends})
-
-    @router.post(
-        "/v1/models/load",
-        openapi_extra=takes(_Load),
-        dependencies=[ADMIN],
-        responses={
-            202: {"description": "It loads."},
-            409: {"description": "It is loaded already."},
-        },
-    )
-    async def load(request: Request) -> Response:
-        """Load a model. If the client leaves, the load continues."""
-        body = await service.bodies.take(request, _Load, lambda body: body)
-        loading = registry.begin_load(
-            body.model,
-            name=body.name,
-            config=_config(body, registry.engine_config),
-            keep_alive=body.keep_alive,
-            confined=True,
-        )
-        if body.wait:
-            await unless_gone(request.receive, loaded(loading))
-        name = registry.name_of_load(loading)
-        status = next(status for status in registry.status() if status.name == name)
-        return json_response(_described(name, status, service), status=200 if body.wait else 202)
-
-    @router.post("/v1/models/unload", openapi_extra=takes(UnloadRequest), dependencies=[ADMIN])
-    async def unload(request: Request) -> Response:
-        """Unload a model, after its accepted requests have finished or their time is up."""
-        body = await service.bodies.take(request, UnloadRequest, lambda body: body)
-        name = service.name_of(body.model)
-        await asyncio.to_thread(registry.unload, name, seconds=body.seconds)
-        return json_response({"id": name, "object": "model", "status": {"value": "unloaded"}})
 
     @router.get("/v1/models/{name:model}")
     async def model(name: str) -> Response:
         """Describe a model."""
         served = service.name_of(name)
         status = next(status for status in registry.status() if status.name == served)
-        return json_response(_described(name, status, service))
+        return json_response(described(name, status, service))
 
     return router
-
-
-def _config(body: LoadRequest, base: EngineConfig) -> EngineConfig | None:
-    """The settings that the body changes; None if it changes none.
-
-    Raises:
-        ConfigError: a value is out of range, or no size.
-    """
-    given = {one.name: getattr(body, one.name) for one in _SETTINGS}
-    texts = {name: str(value) for name, value in given.items() if value is not None}
-    return resolve(base, texts, environ={}) if texts else None
 
 
 def _can_serve(status: ModelStatus, engine: Engine | None, service: Service) -> bool:
@@ -159,7 +58,7 @@ def _can_serve(status: ModelStatus, engine: Engine | None, service: Service) -> 
     return on_demand and status.state in (ModelState.UNLOADED, ModelState.LOADING)
 
 
-def _described(name: str, status: ModelStatus, service: Service) -> dict[str, Any]:
+def described(name: str, status: ModelStatus, service: Service) -> dict[str, Any]:
     """A model under one of its names, with the fields of OpenAI's and Anthropic's APIs.
 
     Anthropic's values of `lifecycle` are `active`, `deprecated` and `retired`. Requests to a

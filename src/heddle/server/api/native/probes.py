@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import to_thread
 from typing import TYPE_CHECKING
 
 from fastapi import APIRouter
@@ -19,6 +20,26 @@ if TYPE_CHECKING:
 def routes(service: Service) -> APIRouter:
     """The routes of one service."""
     router = APIRouter()
+
+    @router.get("/health", responses={503: {"description": "The engine has stopped or failed."}})
+    @router.head("/health", include_in_schema=False)  # some health checkers send HEAD
+    async def health() -> Response:
+        """Report 200 while engines serve requests, 503 after one has stopped or failed.
+
+        `model_file` tells whether the file of the default model has changed on disk since it was
+        loaded. Answers do not depend on the changed file, because the model is in memory.
+        """
+        engines = service.registry.engines
+        for engine in engines.values():
+            if (poison := engine.health.poison) is not None:
+                report = {"status": "poisoned", "reason": poison.reason}
+                return json_response(report, status=503)
+        if service.registry.closed or any(engine.closed for engine in engines.values()):
+            return json_response({"status": "stopped"}, status=503)
+        default = engines.get(service.registry.default)
+        # In a thread: a file system may be slow.
+        file = None if default is None else await to_thread(default.model.file_state)
+        return json_response({"status": "ok"} | ({} if file is None else {"model_file": file}))
 
     @router.get("/health/live", responses={503: {"description": "Replace the process."}})
     @router.head("/health/live", include_in_schema=False)

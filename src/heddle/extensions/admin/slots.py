@@ -1,18 +1,14 @@
-"""Routes of health, metrics and slots."""
+"""The route of slots: what each computes."""
 
 from __future__ import annotations
 
-import time
-from asyncio import to_thread
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter
-from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import Response  # noqa: TC002  FastAPI reads annotations of routes
 
 from heddle.errors import NoSlotError, UnsupportedRouteError
-from heddle.server.api.native.metrics import Metrics
 from heddle.server.http.encoding import json_response
 from heddle.server.http.fields import is_on
 
@@ -24,35 +20,6 @@ if TYPE_CHECKING:
 def routes(service: Service) -> APIRouter:
     """The routes of one service."""
     router = APIRouter()
-    exported = Metrics(service.registry, service.backlog, service.config)
-    started = {"process-start-time-unix": str(int(time.time()))}  # llama.cpp's header
-
-    @router.get("/health", responses={503: {"description": "The engine has stopped or failed."}})
-    @router.head("/health", include_in_schema=False)  # some health checkers send HEAD
-    async def health() -> Response:
-        """Report 200 while engines serve requests, 503 after one has stopped or failed.
-
-        `model_file` tells whether the file of the default model has changed on disk since it was
-        loaded. Answers do not depend on the changed file, because the model is in memory.
-        """
-        engines = service.registry.engines
-        for engine in engines.values():
-            if (poison := engine.health.poison) is not None:
-                report = {"status": "poisoned", "reason": poison.reason}
-                return json_response(report, status=503)
-        if service.registry.closed or any(engine.closed for engine in engines.values()):
-            return json_response({"status": "stopped"}, status=503)
-        default = engines.get(service.registry.default)
-        # In a thread: a file system may be slow.
-        file = None if default is None else await to_thread(default.model.file_state)
-        return json_response({"status": "ok"} | ({} if file is None else {"model_file": file}))
-
-    @router.get("/metrics", response_class=PlainTextResponse)
-    async def metrics() -> Response:
-        """Export metrics in Prometheus' text format."""
-        _check_on(service.config.metrics_route, "metrics")
-        content = exported.exposition()
-        return Response(content, media_type=CONTENT_TYPE_PLAIN_0_0_4, headers=started)
 
     @router.get("/slots", responses={503: {"description": "No slot is free."}})
     async def slots(model: str | None = None, fail_on_no_slot: str = "0") -> Response:
@@ -60,7 +27,10 @@ def routes(service: Service) -> APIRouter:
 
         With `fail_on_no_slot` this is a 503 if no slot is free, as in llama.cpp.
         """
-        _check_on(service.config.slots_route, "slots")
+        if not service.config.slots_route:
+            raise UnsupportedRouteError(
+                "GET /slots is off on this server; start it without --no-slots-route"
+            )
         engine = service.probed(model)
         now = engine.snapshot()
         if is_on(fail_on_no_slot) and all(slot.request is not None for slot in now.slots):
@@ -74,17 +44,6 @@ def routes(service: Service) -> APIRouter:
         )
 
     return router
-
-
-def _check_on(is_on: bool, name: str) -> None:
-    """
-    Raises:
-        UnsupportedRouteError: the settings turn the route off.
-    """
-    if not is_on:
-        raise UnsupportedRouteError(
-            f"GET /{name} is off on this server; start it without --no-{name}-route"
-        )
 
 
 def _native(slot: SlotSnapshot, context: int) -> dict[str, Any]:

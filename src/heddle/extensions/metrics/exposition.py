@@ -15,16 +15,18 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from heddle.doors import extensions, refer
-from heddle.server.api.native.metric_table import (
+from heddle.extensions.metrics.past_counters import PastCounters, added
+from heddle.extensions.metrics.table import (
     BACKLOG_ROWS,
     DISK_ROWS,
+    HISTOGRAMS,
     MODEL_ROWS,
     PREFIX_CACHE_ROWS,
     ROWS,
+    TASKS,
     MetricKind,
     Moment,
 )
-from heddle.server.api.native.past_counters import PastCounters, added
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -34,28 +36,14 @@ if TYPE_CHECKING:
     from heddle.config import ServerConfig
     from heddle.engine import Engine
     from heddle.engine.streaming.backlog import Backlog
+    from heddle.extensions.metrics.table import Row, Value
     from heddle.hosting.registry import Registry
     from heddle.outputs import FinishReason, Usage
-    from heddle.server.api.native.metric_table import Row, Value
 
 T = TypeVar("T")
 
 LABEL = "model"
 """The label of all metrics of an engine."""
-
-_WAIT_SECONDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60, 120)
-_GAP_SECONDS = (0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1, 5)
-
-HISTOGRAMS = {
-    "queue": ("heddle_queue_seconds", "Time from submission to the first step.", _WAIT_SECONDS),
-    "first_token": (
-        "heddle_time_to_first_token_seconds",
-        "Time from submission to the first token.",
-        _WAIT_SECONDS,
-    ),
-    "gap": ("heddle_inter_token_seconds", "Time between two tokens of a request.", _GAP_SECONDS),
-}
-"""Name, text and buckets of each histogram."""
 
 
 class Metrics:
@@ -68,9 +56,7 @@ class Metrics:
             key: Histogram(name, text, (LABEL,), buckets=buckets, registry=self._registry)
             for key, (name, text, buckets) in HISTOGRAMS.items()
         }
-        self._tasks = Gauge(
-            "heddle_server_tasks", "Tasks of the server's event loop.", registry=self._registry
-        )
+        self._tasks = Gauge(*TASKS, registry=self._registry)
         self._registry.register(SnapshotCollector(models, backlog))
         for collector in _collectors(models, config):
             self._registry.register(collector)

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from heddle.engine import Engine
+    from heddle.extensions.metrics.table import Value
     from heddle.hosting.registry import Registry
-    from heddle.server.api.native.metric_table import Value
 
 
 class PastCounters:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from test_admin_routes import scrape
 
 from heddle.state import PAGE_TOKENS
 from patience import PATIENCE
+from scraping import scrape
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,7 +1,7 @@
-"""The table of all counters and gauges: name, kind, text and value of each.
+"""The table of all metrics: a row is a metric's name, kind, text and value, and all that it needs.
 
 Counters get the suffix `_total` in the exposition. A value is a number, or numbers by the value of
-the row's own label. `metrics.py` adds the labels that all metrics share.
+the row's own label. `exposition.py` adds the labels that all metrics share.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from heddle.engine import Engine
     from heddle.engine.observation.telemetry import DiskStats, EngineSnapshot, PrefixCacheStats
@@ -298,3 +298,31 @@ DISK_ROWS = (
     _disk("capacity_bytes", _LEVEL, "Most bytes of page files.", lambda at: at.capacity_bytes),
 )
 """Metrics of the disk tier, under their names in `GET /v1/prefix_cache_stats`."""
+
+_WAIT_SECONDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60, 120)
+_GAP_SECONDS = (0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1, 5)
+
+HISTOGRAMS = {
+    "queue": ("heddle_queue_seconds", "Time from submission to the first step.", _WAIT_SECONDS),
+    "first_token": (
+        "heddle_time_to_first_token_seconds",
+        "Time from submission to the first token.",
+        _WAIT_SECONDS,
+    ),
+    "gap": ("heddle_inter_token_seconds", "Time between two tokens of a request.", _GAP_SECONDS),
+}
+"""Name, text and buckets of each histogram."""
+
+TASKS = ("heddle_server_tasks", "Tasks of the server's event loop.")
+"""Name and text of the gauge that the server sets itself."""
+
+
+def described() -> Iterator[tuple[str, str, str]]:
+    """Name in the exposition, kind and text of every metric, for the documentation."""
+    groups = (ROWS, BACKLOG_ROWS, MODEL_ROWS, PREFIX_CACHE_ROWS, DISK_ROWS)
+    for row in (row for rows in groups for row in rows):
+        name = f"{row.name}_total" if row.kind is MetricKind.TOTAL else row.name
+        yield f"{name}{{{row.label}}}" if row.label else name, row.kind.value, row.text
+    for name, text, _ in HISTOGRAMS.values():
+        yield name, "histogram", text
+    yield TASKS[0], MetricKind.LEVEL.value, TASKS[1]

@@ -1,0 +1,159 @@
+"""`GET /metrics`: names, values, and that it can be off."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fake_executor import MEMORY
+from fake_server import run_server
+from heddle.config import ServerConfig
+from heddle.engine.streaming.backlog import Backlog
+from heddle.extensions.metrics.table import BACKLOG_ROWS, described
+from scraping import scrape
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from fake_server import Running
+    from heddle.errors import BacklogError
+
+
+def test_metrics_under_llama_cpp_s_names(serve: Callable[..., Running]) -> None:
+    server = serve(metric_names="llamacpp", slots=2)
+    for letter in "ab":
+        body = {"prompt": letter * 5, "max_tokens": 4, "ignore_eos": True}
+        assert server.post("/completion", body).status_code == 200
+    server.until(server.idle)
+    now = {
+        name.removeprefix("llamacpp:"): value
+        for name, value in scrape(server).items()
+        if name.startswith("llamacpp:")
+    }
+    assert (now["prompt_tokens_total"], now["tokens_predicted_total"]) == (10, 8)
+    assert now["prompt_tokens_cached_total"] == 0
+    assert (now["n_tokens_max"], now["requests_processing"], now["requests_deferred"]) == (9, 0, 0)
+    assert now["prompt_seconds_total"] > 0
+    assert now["tokens_predicted_seconds_total"] > 0
+    assert now["n_decode_total"] >= 8
+    assert now["spec_decode_num_draft_tokens_total"] == 0
+    assert now["spec_decode_num_accepted_tokens_total"] == 0
+    assert 0 < now["n_busy_slots_per_decode"] <= 1
+    assert now.keys() >= {"prompt_tokens_seconds", "predicted_tokens_seconds"}
+    assert 0 <= now["kv_cache_usage_ratio"] <= 1
+
+
+def test_metrics_say_when_the_server_started(serve: Callable[..., Running]) -> None:
+    before = int(time.time())
+    server = serve()
+    started = {server.get("/metrics").headers["process-start-time-unix"] for _ in range(2)}
+    assert before <= int(started.pop()) <= time.time()
+    assert not started
+
+
+@pytest.mark.parametrize("name", ["metrics", "slots"])
+def test_a_route_that_is_off(serve: Callable[..., Running], name: str) -> None:
+    server = serve(**{f"{name}_route": False})
+    off = server.get(f"/{name}")
+    assert (off.status_code, off.json()["error"]["code"]) == (501, "unsupported_route")
+    assert f"--no-{name}-route" in off.json()["error"]["message"]
+    props = server.get("/props").json()
+    on = {"metrics", "slots"} - {name}
+    assert not props[f"endpoint_{name}"]
+    assert all(props[f"endpoint_{other}"] for other in on)
+    assert all(server.get(f"/{other}").status_code == 200 for other in on)
+
+
+def test_llama_cpp_s_names_are_off_by_default(shared: Running) -> None:
+    assert "llamacpp:" not in shared.get("/metrics").text
+
+
+def test_a_device_may_not_tell_its_memory(serve: Callable[..., Running]) -> None:
+    server = serve()
+    server.executor.device_memory = None
+    assert not any("device_memory" in name for name in scrape(server))
+    [model] = server.get("/v1/models").json()["data"]
+    assert model["device_memory"] is None
+    server.executor.device_memory = MEMORY
+    [model] = server.get("/v1/models").json()["data"]
+    assert model["device_memory"] == {"free": MEMORY.free, "total": MEMORY.total}
+
+
+def test_metrics_count_what_was_served(serve: Callable[..., Running]) -> None:
+    server = serve()
+    empty = scrape(server)
+    assert empty["heddle_requests_total/length"] == 0
+    for _ in range(2):
+        body = {"prompt": "hello", "max_tokens": 4, "n": 2, "ignore_eos": True}
+        server.post("/v1/completions", body)
+    now = scrape(server)
+    assert now["heddle_requests_total/length"] == 4
+    assert now["heddle_requests_total/stop"] == 0
+    assert now["heddle_prompt_tokens_total"] == 20
+    assert now["heddle_generated_tokens_total"] == 16
+    assert now["heddle_time_to_first_token_seconds_count"] == 4
+    assert now["heddle_inter_token_seconds_count"] == 12
+    assert now["heddle_preemptions_total"] == 0
+    assert now["heddle_slots_busy"] == 0
+    # At first, one choice waits for the prompt of the other.
+    kinds = {"prefill": 2, "decode": 6, "mixed": 1}
+    assert {kind: now[f"heddle_steps_total/{kind}"] for kind in kinds} == kinds
+    assert now["heddle_step_tokens_total/prompt"] == now["heddle_prompt_tokens_computed_total"]
+    assert now["heddle_step_tokens_total/decode"] == 12
+    assert now["heddle_step_sequences_total"] == 16
+    assert now["heddle_queue_seconds_count"] == 4
+    assert now["heddle_slow_steps_total"] == now["heddle_slow_waits_total/no_slot"] == 0
+    assert now["heddle_step_seconds_total"] > now["heddle_compute_seconds_total"] == 0
+
+
+def test_two_servers_do_not_share_metrics(serve: Callable[..., Running]) -> None:
+    one, other = serve(), serve()
+    one.post("/v1/completions", {"prompt": "hello", "max_tokens": 1, "ignore_eos": True})
+    assert scrape(one)["heddle_requests_total/length"] == 1
+    assert scrape(other)["heddle_requests_total/length"] == 0
+
+
+class Unread:
+    """An answer that nobody reads."""
+
+    def __init__(self, size: int) -> None:
+        self.held = size
+
+    def cut(self, error: BacklogError) -> None:
+        self.held = 0
+
+
+def test_the_metrics_of_the_backlog_are_its_cuts_and_its_bytes() -> None:
+    backlog, answers = Backlog(100), [Unread(60), Unread(50)]
+    for answer in answers:
+        backlog.watch(answer)
+    backlog.check()
+    shown = {row.name: row.value(backlog) for row in BACKLOG_ROWS}
+    assert shown == {"heddle_backlog_cut": 1, "heddle_backlog_bytes": 50}
+
+
+@pytest.mark.parametrize(("name", "kind", "text"), [*described()], ids=lambda one: one)
+def test_each_metric_of_the_table_is_exported(
+    exported: Mapping[str, tuple[str, str]], name: str, kind: str, text: str
+) -> None:
+    family = name.partition("{")[0]
+    assert exported[family] == (kind, text)
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, tuple[str, str]]:
+    """Kind and text of each metric that a server with a disk tier exports, by name."""
+    folder = tmp_path_factory.mktemp("metrics")
+    (folder / "fake.gguf").touch()
+    disk = {"prefix_cache_dir": str(folder / "cache"), "prefix_cache_disk": 5000}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        with run_server(ServerConfig(port=0), **disk) as server:
+            lines = [line.split(" ", 3) for line in server.get("/metrics").text.splitlines()]
+    named = [line[1:] for line in lines if line[0] == "#"]
+    texts, kinds = (
+        {name: text for mark, name, text in named if mark == which} for which in ("HELP", "TYPE")
+    )
+    return {name: (kinds[name], text) for name, text in texts.items()}
