@@ -18,7 +18,8 @@ import statistics
 import time
 from typing import TYPE_CHECKING
 
-from heddle.cache.manager import CacheManager, PageTable
+from heddle.cache.cache import Cache
+from heddle.cache.page_tables import PageTable
 from heddle.state import StateMemory
 
 if TYPE_CHECKING:
@@ -49,15 +50,15 @@ class Prompts:
         return self._random.choices(range(VOCABULARY), k=count)
 
 
-def serve(cache: CacheManager, prompt: list[int]) -> None:
+def serve(cache: Cache, prompt: list[int]) -> None:
     """All work of the cache for a request that generates nothing."""
     table = PageTable()
-    cache.tick()
-    cache.attach(table, cache.match(None, prompt))
-    assert cache.grow(table, len(prompt))
-    cache.copied(table)
-    cache.publish(table, prompt, len(prompt))
-    cache.release(table)
+    cache.prefixes.tick()
+    cache.pages.attach(table, cache.prefixes.match(None, prompt))
+    assert cache.pages.grow(table, len(prompt))
+    cache.pages.copied(table)
+    cache.prefixes.publish(table, prompt, len(prompt))
+    cache.pages.release(table)
 
 
 def timed(what: str, count: int, operation: Callable[[int], object]) -> None:
@@ -72,7 +73,7 @@ def timed(what: str, count: int, operation: Callable[[int], object]) -> None:
 
 
 def measure(prompts: int, tokens: int, shared: int) -> None:
-    cache = CacheManager(StateMemory(prompts * (tokens // 32 + 2)))
+    cache = Cache(StateMemory(prompts * (tokens // 32 + 2)))
     source = Prompts(tokens, shared)
     kept = []
     for index in range(prompts):
@@ -84,14 +85,14 @@ def measure(prompts: int, tokens: int, shared: int) -> None:
     print(f"{prompts:,} prompts of {tokens:,} tokens: {stats.nodes:,} nodes, us: median, p99")
 
     there = [[*prompt[:-40], *source.draw(40)] for prompt in kept]
-    timed("match", 1000, lambda index: cache.match(None, there[index]))
+    timed("match", 1000, lambda index: cache.prefixes.match(None, there[index]))
     timed("request", 1000, lambda index: serve(cache, there[index]))
 
     running, text = PageTable(), source.draw(2000)
-    cache.attach(running, cache.match(None, text))
-    cache.grow(running, len(text))
-    timed("decode", 2000, lambda index: cache.publish(running, text, index + 1))
-    timed("evict", min(10_000, stats.nodes // 2), lambda _: cache._evict())
+    cache.pages.attach(running, cache.prefixes.match(None, text))
+    cache.pages.grow(running, len(text))
+    timed("decode", 2000, lambda index: cache.prefixes.publish(running, text, index + 1))
+    timed("evict", min(10_000, stats.nodes // 2), lambda _: cache.prefixes.evict())
 
 
 if __name__ == "__main__":

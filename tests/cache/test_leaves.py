@@ -5,6 +5,7 @@ from array import array
 import hypothesis.strategies as st
 from hypothesis import given
 
+from cache_integrity import check_leaves
 from heddle.cache.leaves import LeafQueue
 from heddle.cache.radix import Node, Root
 
@@ -24,7 +25,7 @@ def test_leaves_pop_by_age_then_by_length() -> None:
     leaves = {(age, length): leaf(age, length) for age in (3, 1, 2) for length in (7, 2, 5)}
     for one in leaves.values():
         queue.push(one)
-    queue.check_integrity(set(leaves.values()))
+    check_leaves(queue, set(leaves.values()))
     assert popped(queue) == [leaves[key] for key in sorted(leaves)]
 
 
@@ -38,7 +39,7 @@ def test_stale_entries_are_not_popped() -> None:
     grown.tokens.append(9)
     parent.children[1] = stays
     gone.parent = None
-    queue.check_integrity({stays})
+    check_leaves(queue, {stays})
     queue.push(used)
     assert popped(queue) == [stays, used]
 

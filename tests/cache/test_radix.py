@@ -8,6 +8,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
+from cache_integrity import check_pool, check_tree
 from heddle.cache.pages import NO_TICKET, PagePool, RevocablePool
 from heddle.cache.radix import RUN_TOKENS, Node, RadixTree, common_prefix
 from heddle.state import PAGE_TOKENS
@@ -62,9 +63,9 @@ class Writer:
         self.tree.leave(node)
 
     def check(self) -> None:
-        self.tree.check_integrity(self.cursors)
+        check_tree(self.tree, self.cursors)
         named = Counter(page for node in self.tree.walk() for page in node.pages)
-        self.pool.check_integrity({}, named)
+        check_pool(self.pool, {}, named)
 
     def found(self, tokens: list[int], salt: str | None = None) -> int:
         return self.tree.match(salt, run(tokens)).length

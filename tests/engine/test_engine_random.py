@@ -18,6 +18,7 @@ import hypothesis.strategies as st
 from hypothesis import event, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from cache_integrity import check_cache
 from fake_executor import FakeExecutor, solo_output
 from fake_model import fake_model
 from heddle.config import EngineConfig
@@ -315,10 +316,10 @@ class EngineMachine(RuleBasedStateMachine):
         for caller in self.live:
             caller.check()
         self.live = [caller for caller in self.live if not caller.ended]
-        self.thread._loop.cache.check_integrity()
+        check_cache(self.thread._loop.cache)
         running = [s for s in self.thread._loop.scheduler.slots if s is not None]
         held = {page for s in running for page in (*s.table.pages, s.table.source)} - {None}
-        assert self.thread._loop.cache.available == self.pages - len(held)
+        assert self.thread._loop.cache.pages.available == self.pages - len(held)
 
     def check_empty(self) -> None:
         snapshot = self.engine.snapshot()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cache_integrity import check_cache
 from fake_model import FakeTokenizer
 from heddle.engine.health import ChunkSummary, HealthState
 from heddle.engine.streaming.streams import Collector
@@ -420,5 +421,5 @@ def test_a_clock_that_jumps_harms_no_request(start, executor: FakeExecutor, monk
     outputs = [collector.wait() for collector in collectors]
     assert [output.text for output in outputs] == [output.text for output in alone]
     engine.close()
-    engine._thread._loop.cache.check_integrity()
+    check_cache(engine._thread._loop.cache)
     assert engine.health.state is HealthState.CLOSED

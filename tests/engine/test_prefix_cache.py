@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cache_integrity import check_cache
 from fake_executor import FakeExecutor, solo_output
 from fake_model import FakeTokenizer
 from heddle.engine.streaming.streams import Collector
@@ -101,7 +102,7 @@ def test_flush_and_switch_from_many_threads_change_no_output(start, executor: Fa
             for prompt, collector in zip(prompts, collectors, strict=True):
                 assert right(collector.wait(), prompt)
             with engine._thread._lock:
-                engine._thread._loop.cache.check_integrity()
+                check_cache(engine._thread._loop.cache)
     finally:
         stop.set()
         disturber.join()

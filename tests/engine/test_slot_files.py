@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cache_integrity import check_cache
 from fake_executor import FakeExecutor, solo_output
 from fake_model import FakeTokenizer, fake_model
-from heddle.cache.manager import CacheManager
+from heddle.cache.disk_pages import DiskPages
 from heddle.config import EngineConfig
 from heddle.disk import slot_file
 from heddle.disk.directory import write_all
@@ -101,7 +102,7 @@ def test_another_process_restores_the_prefix(start: Start, file: Path) -> None:
         assert engine.snapshot().computed_prompt_tokens == SAVED - PAGES * PAGE_TOKENS
         assert found(engine) == len(PROMPT) - 1
         assert engine.save_slot(3, file)[0] == SAVED, "the slot has the prefix now"
-        engine._thread._loop.cache.check_integrity()
+        check_cache(engine._thread._loop.cache)
 
 
 def test_a_file_brings_only_what_the_cache_lacks(start: Start, file: Path) -> None:
@@ -114,7 +115,7 @@ def test_a_file_brings_only_what_the_cache_lacks(start: Start, file: Path) -> No
 def test_the_file_of_a_restore_is_not_used_later(start: Start, file: Path) -> None:
     with start() as engine:
         engine.restore_slot(0, file)
-        assert not engine._thread._loop.cache._tiers
+        assert not engine._thread._loop.cache.disk._tiers
         engine.flush_prefix_cache()
         assert file.exists()
         assert found(engine) == 0
@@ -123,13 +124,13 @@ def test_the_file_of_a_restore_is_not_used_later(start: Start, file: Path) -> No
 def test_a_flush_during_a_restore_drops_the_pages_of_the_file(
     start: Start, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lend = CacheManager.lend
+    lend = DiskPages.lend
 
-    def lend_and_flush(self: CacheManager, tier: DiskTier) -> None:
+    def lend_and_flush(self: DiskPages, tier: DiskTier) -> None:
         lend(self, tier)
-        self.flush()
+        engine._thread._loop.cache.flush()
 
-    monkeypatch.setattr(CacheManager, "lend", lend_and_flush)
+    monkeypatch.setattr(DiskPages, "lend", lend_and_flush)
     with start() as engine:
         assert engine.restore_slot(0, file)[0] == SAVED
         assert engine.snapshot().computed_prompt_tokens == SAVED
@@ -147,7 +148,7 @@ def test_a_recurrent_model_continues_from_a_snapshot(start: Start, tmp_path: Pat
         assert engine.restore_slot(0, file)[0] == len(PROMPT)
         assert engine.snapshot().computed_prompt_tokens == len(PROMPT) - 2 * PAGE_TOKENS
         assert right(engine.complete(PROMPT, params()))
-        engine._thread._loop.cache.check_integrity()
+        check_cache(engine._thread._loop.cache)
 
 
 def test_pages_whose_windows_are_gone_are_computed(start: Start, tmp_path: Path) -> None:
@@ -165,7 +166,7 @@ def test_pages_whose_windows_are_gone_are_computed(start: Start, tmp_path: Path)
             assert engine.restore_slot(0, each)[0] == SAVED
             assert engine.snapshot().computed_prompt_tokens == computed
             assert found(engine) == len(PROMPT) - 1
-            engine._thread._loop.cache.check_integrity()
+            check_cache(engine._thread._loop.cache)
 
 
 LONG = PROMPT * 4
@@ -176,15 +177,15 @@ def test_pages_that_leave_the_cache_meanwhile_are_computed(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, flushed: bool
 ) -> None:
     """The engine copies four pages between two steps."""
-    copied, copy = [], CacheManager.copy_pages
+    copied, copy = [], DiskPages.copy
 
-    def copy_and_flush(self: CacheManager, *arguments: Any) -> int:
+    def copy_and_flush(self: DiskPages, *arguments: Any) -> int:
         copied.append(copy(self, *arguments))
         if flushed:
-            self.flush()
+            engine._thread._loop.cache.flush()
         return copied[-1]
 
-    monkeypatch.setattr(CacheManager, "copy_pages", copy_and_flush)
+    monkeypatch.setattr(DiskPages, "copy", copy_and_flush)
     with start() as engine:
         engine.complete(LONG, params())
         saved, _ = engine.save_slot(0, tmp_path / "slot")

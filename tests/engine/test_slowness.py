@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from heddle.cache.manager import CacheManager
+from heddle.cache.cache import Cache
 from heddle.engine.observation.activity import StepComposition
 from heddle.engine.observation.slowness import QUIET, SLOW, Slowness
 from heddle.engine.requests.request import Request
@@ -19,7 +19,7 @@ from heddle.state import StateMemory
 
 if TYPE_CHECKING:
     from fake_executor import FakeExecutor
-    from heddle.cache.manager import Restore
+    from heddle.cache.disk_pages import Restore
 
 START = 100.0
 
@@ -28,7 +28,7 @@ class Rig:
     """A scheduler, and requests that were all submitted at START."""
 
     def __init__(self, slots: int = 1, batch_tokens: int = 64, pages: int = 8) -> None:
-        self.scheduler = Scheduler(slots, batch_tokens, 8, CacheManager(StateMemory(pages)), 256)
+        self.scheduler = Scheduler(slots, batch_tokens, 8, Cache(StateMemory(pages)), 256)
         self.slowness = Slowness("fake")
         self.requests: dict[int, Request] = {}
 

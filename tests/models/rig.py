@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from cache_integrity import check_cache
 from devices import load_on
 from guessers import Costless, Oracle
-from heddle.cache.manager import CacheManager
+from heddle.cache.cache import Cache
 from heddle.config import EngineConfig
 from heddle.disk.directory import PageDirectory
 from heddle.disk.tier import DiskTier
@@ -62,7 +63,7 @@ class Rig:
                 threaded=False,
                 snapshot_bytes=self.executor.memory.snapshot_bytes,
             )
-        self.cache = CacheManager(self.executor.memory, enabled=config.prefix_cache, disk=self.tier)
+        self.cache = Cache(self.executor.memory, enabled=config.prefix_cache, disk=self.tier)
         self.speculator = None if outputs is None else _speculator(outputs)
         self.scheduler = Scheduler(
             config.slots,
@@ -109,7 +110,7 @@ class Rig:
                 out = event.outcome
                 said[event.sequence.id].append((out.token, out.logprob, out.top))
             self.again += sum(sequence.again for sequence in sequences)
-            self.cache.check_integrity()
+            check_cache(self.cache)
         self.found = [sequence.cached_tokens for sequence in sequences]
         return list(said.values())
 

@@ -112,7 +112,7 @@ def test_revoked_windowed_pages_shorten_a_hit(
 ) -> None:
     rig = Rig(checkpoint, slots=1, batch_tokens=32)
     rig.one_by_one(PROMPTS[:1])
-    (group,) = rig.cache._windows
+    (group,) = rig.cache._pools.windows
     while group.pool.revoke():
         pass
     results = rig.one_by_one(PROMPTS[1:2])

@@ -15,8 +15,9 @@ import hypothesis.strategies as st
 from hypothesis import event
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from cache_integrity import check_cache
 from fake_executor import END, FakeExecutor, embedding, embeddings_of, solo_output, solo_scores
-from heddle.cache.manager import CacheManager
+from heddle.cache.cache import Cache
 from heddle.embedding import EmbeddingParams, Pooling
 from heddle.errors import ContextLengthError, HeddleError, OverloadedError
 from heddle.outputs import FinishReason
@@ -92,8 +93,8 @@ class Machine(RuleBasedStateMachine):
     def make_speculator(self) -> Speculator | None:
         return None
 
-    def make_cache(self, pages: int) -> CacheManager:
-        return CacheManager(self.executor.memory)
+    def make_cache(self, pages: int) -> Cache:
+        return Cache(self.executor.memory)
 
     @rule(
         prompt=prompts,
@@ -280,7 +281,7 @@ class Machine(RuleBasedStateMachine):
 
     def check_plan(self, plan: StepPlan) -> None:
         """Check the budget, the order of service, and that no sequence is left out."""
-        self.cache.check_integrity()
+        check_cache(self.cache)
         assert 1 <= sum(len(chunk.tokens) for chunk in plan.chunks) <= self.batch_tokens
         running = [s for s in self.live if s.slot >= 0]
         sizes = {chunk.slot: chunk.known for chunk in plan.chunks}
@@ -313,17 +314,17 @@ class Machine(RuleBasedStateMachine):
     def agrees_with_the_model(self) -> None:
         if not hasattr(self, "live"):
             return
-        self.cache.check_integrity()
+        check_cache(self.cache)
         running = [s for s in self.scheduler.slots if s is not None]
         assert sorted(running, key=self.live.index) == self.live[: len(running)], "overtaken"
         assert self.scheduler.waiting == len(self.live) - len(running)
         assert self.scheduler.busy == bool(self.live)
         held = {page for s in running for page in (*s.table.pages, s.table.source)} - {None}
-        assert self.cache.available == self.cache.pages - len(held)
+        assert self.cache.pages.available == self.cache.pages.size - len(held)
         for number, window in enumerate(self.executor.windows):
             tables = [s.table.windows[number] for s in running if s.table.windows]
             held = {page for table in tables for page in (*table.pages, table.source)} - {None}
-            assert self.cache.available_by_group.pages[1 + number] == window.pages - len(held)
+            assert self.cache.pages.available_by_group.pages[1 + number] == window.pages - len(held)
 
     def teardown(self) -> None:
         if not hasattr(self, "live"):
@@ -332,5 +333,5 @@ class Machine(RuleBasedStateMachine):
         assert not self.live, "no end in sight"
         event(f"preemptions: {min(self.scheduler.preemptions, 3)}")
         sizes = [window.pages for window in self.executor.windows]
-        assert self.cache.available_by_group.pages == (self.cache.pages, *sizes)
+        assert self.cache.pages.available_by_group.pages == (self.cache.pages.size, *sizes)
         assert self.scheduler.slots == [None] * self.slots

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from cache_integrity import check_cache
 from fake_executor import FakeExecutor, solo_output
-from heddle.cache.manager import CacheManager
+from heddle.cache.cache import Cache
 from heddle.sampling_params import SamplingParams
 from heddle.scheduler.scheduler import Scheduler
 from heddle.scheduler.sequence import Sequence
@@ -34,7 +35,7 @@ class Rig:
     def __init__(self, slots: int = 2, *, disk: Any = None, **memory: Any) -> None:
         self.executor = FakeExecutor(**memory)
         self.executor.runs_ahead = self.executor.may_go_back = True
-        self.cache = CacheManager(self.executor.memory, disk=disk)
+        self.cache = Cache(self.executor.memory, disk=disk)
         self.scheduler = Scheduler(slots, 64, 8, self.cache, 512)
         self.sequences: list[Sequence] = []
 
@@ -50,7 +51,7 @@ class Rig:
     def step_until(self, sequence: Sequence, total: int) -> None:
         while sequence.total < total:
             self.scheduler.update(execute(self.executor, self.scheduler.schedule()))
-            self.cache.check_integrity()
+            check_cache(self.cache)
 
     def begin(self) -> None:
         self.executor.submit(self.scheduler.schedule())
@@ -67,7 +68,7 @@ class Rig:
         """Collect the steps in flight and compute the rest. The outputs are those of alone."""
         while self.executor.submitted:
             self.scheduler.update(self.executor.collect())
-            self.cache.check_integrity()
+            check_cache(self.cache)
         while self.scheduler.busy:
             self.scheduler.update(execute(self.executor, self.scheduler.schedule()))
         for sequence in self.sequences:

@@ -12,6 +12,7 @@ from test_disk_random import DiskMachine
 from test_guesses_random import GuessingMachine
 from test_snapshots_random import SnapshotMachine
 
+from cache_integrity import check_cache
 from heddle.step import UNKNOWN
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ class Ahead(Machine):
         self, plan: StepPlan, following: StepPlan | None, poisoned: int | None
     ) -> StepPlan | None:
         self.apply(self.executor.collect(), poisoned)
-        self.cache.check_integrity()
+        check_cache(self.cache)
         return following
 
     def teardown(self) -> None:

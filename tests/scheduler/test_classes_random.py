@@ -9,6 +9,7 @@ from hypothesis import settings
 from hypothesis.stateful import invariant, rule
 from machine import Machine, prompts, wishes
 
+from cache_integrity import check_cache
 from heddle.scheduler.preemption import SLICE
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class ClassMachine(Machine):
     def agrees_with_the_model(self) -> None:
         if not hasattr(self, "live"):
             return
-        self.cache.check_integrity()
+        check_cache(self.cache)
         running = [s for s in self.scheduler.slots if s is not None]
         assert self.scheduler.waiting == len(self.live) - len(running)
         assert self.scheduler.busy == bool(self.live)

@@ -21,7 +21,8 @@ from hypothesis.stateful import initialize, rule
 from machine import wishes
 from test_prefix_random import PrefixMachine, common, salts, tails
 
-from heddle.cache.manager import CacheManager
+from cache_integrity import check_cache
+from heddle.cache.cache import Cache
 from heddle.disk.directory import PageDirectory
 from heddle.disk.tier import DiskTier
 from heddle.scheduler import admission
@@ -65,7 +66,7 @@ class DiskMachine(PrefixMachine):
         super().start(slots, batch_tokens, pages, most_nodes, 4 * PAGE_TOKENS)
         self.seen |= {"restored": 0, "waited for disk": 0, "damaged": 0, "full": 0, "restarts": 0}
 
-    def make_cache(self, pages: int) -> CacheManager:
+    def make_cache(self, pages: int) -> Cache:
         directory = PageDirectory(self.path, self.disk_capacity)
         self.tier = DiskTier(
             directory,
@@ -76,7 +77,7 @@ class DiskMachine(PrefixMachine):
             snapshot_bytes=self.executor.memory.snapshot_bytes,
         )
         self.tier._most_ahead = self.ahead
-        return CacheManager(self.executor.memory, most_nodes=self.most_nodes, disk=self.tier)
+        return Cache(self.executor.memory, most_nodes=self.most_nodes, disk=self.tier)
 
     def read_page(self, page: int, windows: Tokens[int] = ()) -> memoryview:
         return self.executor.read_page(page, windows)
@@ -157,22 +158,22 @@ class DiskMachine(PrefixMachine):
         """End all requests. `keep` saves their pages; without it the process is killed."""
         self.scheduler.cancel_all()
         self.live.clear()
-        self.cache.check_integrity()
+        check_cache(self.cache)
         known = self.paths()
         self.cache.close(keep=keep)
         full = not self.tier.stats().enabled
         self.seen["full"] += full
         if full or not keep or self.seen["damaged"] or self.disk_capacity < ROOMY:
             known.clear()
-        self.executor = self.make_executor(self.cache.pages)
-        self.cache = self.make_cache(self.cache.pages)
+        self.executor = self.make_executor(self.cache.pages.size)
+        self.cache = self.make_cache(self.cache.pages.size)
         queue = self.room - self.slots
         self.scheduler = Scheduler(self.slots, self.batch_tokens, queue, self.cache, self.context)
         self.idle_steps.clear()
         self.seen["restarts"] += 1
         for salt, tokens in known:
-            match = self.cache.match(salt, [])
-            found = self.cache.find_on_disk(match, [*tokens, 0])
+            match = self.cache.prefixes.match(salt, [])
+            found = self.cache.disk.find(match, [*tokens, 0])
             names = 0 if found is None else len(found.names)
             assert names == len(tokens) // PAGE_TOKENS
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fake_executor import FakeExecutor
-from heddle.cache.manager import CacheManager
+from heddle.cache.cache import Cache
 from heddle.errors import OverloadedError
 from heddle.sampling_params import SamplingParams
 from heddle.scheduler.scheduler import Scheduler
@@ -28,7 +28,7 @@ class Load:
 
     def __init__(self, flood: str | None, *, prompt: int, most: int, pages: int) -> None:
         self.flood, self.flood_prompt, self.flood_most = flood, prompt, most
-        cache = CacheManager(StateMemory(pages), enabled=False)
+        cache = Cache(StateMemory(pages), enabled=False)
         self.scheduler = Scheduler(SLOTS, BATCH, QUEUE, cache, 1024)
         self.executor = FakeExecutor(pages)
         self.ids = iter(range(10**6))

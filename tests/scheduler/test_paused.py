@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from heddle.cache.manager import CacheManager
+from heddle.cache.cache import Cache
 from heddle.disk.directory import PageDirectory
 from heddle.disk.tier import DiskTier
 from heddle.scheduler.scheduler import Scheduler
@@ -77,7 +77,7 @@ class DiskRig(Rig):
         directory = PageDirectory(folder / "cache", 10**6)
         executor = self.executor
         self.tier = DiskTier(directory, executor, executor.page_bytes, b"f" * 32, threaded=False)
-        self.cache = CacheManager(executor.memory, disk=self.tier)
+        self.cache = Cache(executor.memory, disk=self.tier)
         self.scheduler = Scheduler(slots, 256, 4, self.cache, 1024)
 
     def read(self) -> None:

@@ -18,8 +18,9 @@ from hypothesis import event, settings
 from hypothesis.stateful import initialize, rule
 from machine import Machine, wishes
 
+from cache_integrity import check_cache
 from heddle.cache import radix
-from heddle.cache.manager import CacheManager
+from heddle.cache.cache import Cache
 from heddle.state import PAGE_TOKENS
 
 if TYPE_CHECKING:
@@ -58,8 +59,8 @@ class PrefixMachine(Machine):
         self.every: list[Sequence] = []
         self.seen = {"found": 0, "followed": 0, "in part": 0}
 
-    def make_cache(self, pages: int) -> CacheManager:
-        return CacheManager(self.executor.memory, most_nodes=self.most_nodes)
+    def make_cache(self, pages: int) -> Cache:
+        return Cache(self.executor.memory, most_nodes=self.most_nodes)
 
     # --- what may happen -------------------------------------------------------------------------
 
@@ -119,7 +120,7 @@ class PrefixMachine(Machine):
     @rule(count=st.integers(1, 3))
     def evict(self, count: int) -> None:
         for _ in range(count):
-            self.cache._evict()
+            self.cache.prefixes.evict()
 
     # --- what must hold --------------------------------------------------------------------------
 
@@ -133,7 +134,7 @@ class PrefixMachine(Machine):
         leaders = {s.id: s.leader for s in not_begun}
         evictions = self.cache.stats().evictions
         plan = super().schedule()
-        if self.cache.enabled and self.cache.stats().evictions == evictions:
+        if self.cache.prefixes.enabled and self.cache.stats().evictions == evictions:
             for s in not_begun:
                 still_waits = s.leader is not None and s.leader is leaders[s.id]
                 if s.slot >= 0 and s not in flushed and not still_waits:
@@ -145,7 +146,7 @@ class PrefixMachine(Machine):
     def paths(self) -> list[tuple[str | None, list[int]]]:
         """Every string from a root to a leaf of the tree, with its salt."""
         found = []
-        for leaf in self.cache._tree.walk():
+        for leaf in self.cache.prefixes.tree.walk():
             if not leaf.children:
                 tokens: list[int] = []
                 node = leaf
@@ -211,7 +212,7 @@ class PrefixMachine(Machine):
 
     def check_end(self, s: Sequence) -> None:
         """The cache finds the tokens of an ended request."""
-        assert self.cache.match(s.params.cache_salt, s.tokens).length == s.total - 1
+        assert self.cache.prefixes.match(s.params.cache_salt, s.tokens).length == s.total - 1
         assert s.computed == s.total - bool(s.output_tokens)
 
     def failed(self, s: Sequence) -> bool:
@@ -231,8 +232,8 @@ class PrefixMachine(Machine):
             event(f"{what}: {min(count, 3)}")
         event(f"evictions: {min(self.cache.stats().evictions, 3)}")
         self.cache.flush()
-        self.cache.check_integrity()
-        assert self.cache._pool.free == self.cache.pages
+        check_cache(self.cache)
+        assert self.cache._pools.pages.free == self.cache.pages.size
 
 
 TestPrefixCache = PrefixMachine.TestCase

@@ -6,8 +6,9 @@ from concurrent.futures import Future
 
 import pytest
 
+from cache_integrity import check_cache
 from fake_executor import FakeExecutor, solo_output
-from heddle.cache.manager import CacheManager
+from heddle.cache.cache import Cache
 from heddle.cache.radix import RUN_TOKENS
 from heddle.sampling_params import SamplingParams
 from heddle.scheduler.scheduler import Scheduler
@@ -28,7 +29,7 @@ class Rig:
     def __init__(
         self, slots: int = 8, batch_tokens: int = 64, pages: int = 200, *, enabled: bool = True
     ) -> None:
-        self.cache = CacheManager(StateMemory(pages), enabled=enabled)
+        self.cache = Cache(StateMemory(pages), enabled=enabled)
         self.scheduler = Scheduler(slots, batch_tokens, 64, self.cache, context=2048)
         self.executor = FakeExecutor(pages)
         self.plan = StepPlan((), ())
@@ -46,7 +47,7 @@ class Rig:
         assert self.executor.steps < 1000, "no end in sight"
         self.plan = self.scheduler.schedule()
         self.scheduler.update(execute(self.executor, self.plan))
-        self.cache.check_integrity()
+        check_cache(self.cache)
 
     def finish(self) -> None:
         while self.scheduler.busy:
@@ -313,7 +314,7 @@ def test_a_failed_sequence_leaves_no_prefix() -> None:
     rig.executor.poisonous = lambda history: len(history) == 53
     rig.add(prompt, most=9)
     rig.finish()
-    assert rig.cache.match(None, prompt).length == 0
+    assert rig.cache.prefixes.match(None, prompt).length == 0
 
 
 def test_a_cancelled_sequence_that_fails_leaves_no_prefix() -> None:
@@ -324,7 +325,7 @@ def test_a_cancelled_sequence_that_fails_leaves_no_prefix() -> None:
     plan = rig.scheduler.schedule()
     rig.scheduler.cancel(sequence.id)
     assert rig.scheduler.update(execute(rig.executor, plan)) == []
-    assert rig.cache.match(None, prompt).length == 0
+    assert rig.cache.prefixes.match(None, prompt).length == 0
 
 
 def test_a_request_with_another_salt_follows_nobody() -> None:

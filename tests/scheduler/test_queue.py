@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cache_integrity import check_cache
 from fake_executor import FakeExecutor, solo_output
-from heddle.cache.manager import CacheManager
+from heddle.cache.cache import Cache
 from heddle.errors import OverloadedError
 from heddle.sampling_params import SamplingParams
 from heddle.scheduler.preemption import SLICE, gives_pages
@@ -31,7 +32,7 @@ class Rig:
         pages: int = 64,
         batch_tokens: int = 64,
     ) -> None:
-        self.cache = CacheManager(StateMemory(pages))
+        self.cache = Cache(StateMemory(pages))
         self.scheduler = Scheduler(slots, batch_tokens, queue, self.cache, pages * PAGE_TOKENS)
         self.executor = FakeExecutor(pages)
         self.ids = 0
@@ -53,7 +54,7 @@ class Rig:
             for event in self.scheduler.update(execute(self.executor, plan)):
                 if event.finish is not None:
                     self.ended.append(event.sequence)
-            self.cache.check_integrity()
+            check_cache(self.cache)
         return plan
 
     def finish(self) -> list[Sequence]:

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from cache_integrity import check_cache
 from fake_executor import END, FakeExecutor, solo_output
-from heddle.cache.manager import CacheManager
+from heddle.cache.cache import Cache
 from heddle.errors import (
     ContextLengthError,
     HeddleError,
@@ -29,7 +30,7 @@ class Rig:
     def __init__(
         self, slots: int = 4, batch_tokens: int = 64, queue: int = 4, pages: int = 64, context=1024
     ) -> None:
-        self.cache = CacheManager(StateMemory(pages))
+        self.cache = Cache(StateMemory(pages))
         self.scheduler = Scheduler(slots, batch_tokens, queue, self.cache, context)
         self.executor = FakeExecutor(pages)
         self.plan = StepPlan((), ())
@@ -49,7 +50,7 @@ class Rig:
         assert self.executor.steps < 1000, "no end in sight"
         self.plan = self.scheduler.schedule()
         events = self.scheduler.update(execute(self.executor, self.plan))
-        self.cache.check_integrity()
+        check_cache(self.cache)
         return events
 
     def shares(self) -> list[tuple[int, int]]:
@@ -150,7 +151,7 @@ def test_a_sequence_ends_at_max_tokens() -> None:
     assert [event.outcome.token for event in events] == sequence.tokens[5:]
     assert [event.finish for event in events] == [None, None, FinishReason.LENGTH]
     assert rig.executor.plans == [[(0, 0, 5)], [(0, 5, 1)], [(0, 6, 1)]]
-    assert (rig.states(), rig.cache.available) == ([SlotState.FREE] * 2, 64)
+    assert (rig.states(), rig.cache.pages.available) == ([SlotState.FREE] * 2, 64)
     assert not rig.scheduler.busy
 
 
@@ -278,7 +279,7 @@ def test_pages_are_taken_one_at_a_time_as_needed() -> None:
     rig.add(1, prompt=4 * PAGE_TOKENS)
     for used in (1, 2, 3, 4, 5):
         rig.step()
-        assert rig.cache.pages - rig.cache.available == used
+        assert rig.cache.pages.size - rig.cache.pages.available == used
 
 
 def test_the_youngest_sequence_is_preempted_and_resumes() -> None:
@@ -350,7 +351,7 @@ def test_cancel_between_steps_frees_the_slot_at_once() -> None:
     sequence = rig.add(1, prompt=2)
     rig.step()
     assert rig.scheduler.cancel(sequence.id)
-    assert (rig.states(), rig.cache.available) == ([SlotState.FREE], 64)
+    assert (rig.states(), rig.cache.pages.available) == ([SlotState.FREE], 64)
 
 
 def test_cancel_during_a_step_drains_the_slot() -> None:
@@ -358,9 +359,9 @@ def test_cancel_during_a_step_drains_the_slot() -> None:
     sequence = rig.add(1, prompt=2)
     plan = rig.scheduler.schedule()
     assert rig.scheduler.cancel(sequence.id)
-    assert (rig.states(), rig.cache.available) == ([SlotState.DRAINING], 63)
+    assert (rig.states(), rig.cache.pages.available) == ([SlotState.DRAINING], 63)
     assert rig.scheduler.update(execute(rig.executor, plan)) == []
-    assert (rig.states(), rig.cache.available) == ([SlotState.FREE], 64)
+    assert (rig.states(), rig.cache.pages.available) == ([SlotState.FREE], 64)
     assert sequence.output_tokens == 0
 
 
@@ -370,12 +371,12 @@ def test_a_failed_step_ends_only_the_sequences_of_its_plan() -> None:
     rig.scheduler.schedule()
     assert rig.scheduler.abandon() == [carried]
     assert (carried.ended, spared.ended, queued.ended) == (True, False, False)
-    rig.cache.check_integrity()
+    check_cache(rig.cache)
     assert not rig.scheduler.cancel(carried.id)
     while rig.scheduler.busy:
         rig.step()
     assert (spared.output_tokens, queued.output_tokens) == (2, 2)
-    assert rig.cache.available == 64
+    assert rig.cache.pages.available == 64
 
 
 def test_a_failed_step_does_not_end_a_cancelled_sequence_twice() -> None:
@@ -406,8 +407,8 @@ def test_a_failed_outcome_ends_only_its_sequence() -> None:
     assert events[1] == TokenEvent(sound, second, None)
     assert (failing.ended, failing.total) == (True, 5)
     assert rig.states() == [SlotState.FREE, SlotState.GENERATING]
-    rig.cache.check_integrity()
-    assert rig.cache.available == 63
+    check_cache(rig.cache)
+    assert rig.cache.pages.available == 63
 
 
 def test_a_failed_outcome_of_a_cancelled_sequence_gives_no_event() -> None:
@@ -416,7 +417,7 @@ def test_a_failed_outcome_of_a_cancelled_sequence_gives_no_event() -> None:
     rig.scheduler.schedule()
     rig.scheduler.cancel(1)
     assert rig.scheduler.update(StepResult((Failed(0, HeddleError("no token")),))) == []
-    assert (rig.states(), rig.cache.available) == ([SlotState.FREE], 64)
+    assert (rig.states(), rig.cache.pages.available) == ([SlotState.FREE], 64)
 
 
 def test_a_full_queue_says_when_a_place_is_free() -> None:
@@ -465,7 +466,7 @@ def test_after_a_memory_error_steps_have_half_of_the_tokens_and_no_more_rows() -
 @pytest.mark.parametrize(("tokens", "whole_prompts"), [(1, False), (20, True)])
 def test_a_step_that_cannot_be_smaller_stays(tokens: int, whole_prompts: bool) -> None:
     rig = Rig()
-    cache = CacheManager(StateMemory(64), enabled=False)
+    cache = Cache(StateMemory(64), enabled=False)
     rig.scheduler = Scheduler(4, 64, 4, cache, 64, whole_prompts=whole_prompts)
     stream = rig.add(1, prompt=tokens)
     rig.scheduler.schedule()
@@ -476,7 +477,7 @@ def test_a_step_that_cannot_be_smaller_stays(tokens: int, whole_prompts: bool) -
 def test_snapshots_are_taken_at_multiples_and_at_the_end_of_the_prompt() -> None:
     memory = StateMemory(64, snapshots=8, snapshot_bytes=4, snapshot_tokens=64)
     rig, taken = Rig(), list[int]()
-    rig.cache = CacheManager(memory)
+    rig.cache = Cache(memory)
     rig.executor = FakeExecutor(64, snapshots=8)
     rig.scheduler = Scheduler(4, 64, 4, rig.cache, 1024)
     sequence = rig.add(1, prompt=100, max_tokens=40)

@@ -58,7 +58,7 @@ class SnapshotMachine(WindowMachine):
         )
 
     def revocations(self) -> int:
-        pool = self.cache._snapshots.pool
+        pool = self.cache._pools.snapshots.pool
         return super().revocations() + sum(ticket // pool.size for ticket in pool._tickets)
 
     def schedule(self) -> StepPlan:
@@ -84,15 +84,15 @@ class SnapshotMachine(WindowMachine):
         if not length:
             return True
         run = TokenArray("i", s.tokens[:length])
-        node = self.cache._tree.match(s.params.cache_salt, run).path[-1]
-        snapshot = self.cache._snapshots.of(node)
+        node = self.cache.prefixes.tree.match(s.params.cache_salt, run).path[-1]
+        snapshot = self.cache._pools.snapshots.of(node)
         if snapshot is None or node.end != length:
             return False
         assert self.executor.kept_states[snapshot] == state_after(s.tokens[:length])
         return True
 
     def check_end(self, s: Sequence) -> None:
-        match = self.cache.match(s.params.cache_salt, s.tokens)
+        match = self.cache.prefixes.match(s.params.cache_salt, s.tokens)
         assert match.length == max(p for p in range(s.total) if self.is_resumable(s, p))
         if self.snapshots >= 20 and not self.revocations():
             taken = min(s.computed, s.total - 1)
@@ -103,7 +103,7 @@ class SnapshotMachine(WindowMachine):
 
     def end(self) -> None:
         super().end()
-        pool = self.cache._snapshots.pool
+        pool = self.cache._pools.snapshots.pool
         assert pool.free == pool.size
 
 

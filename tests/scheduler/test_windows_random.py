@@ -59,7 +59,7 @@ class WindowMachine(PrefixMachine):
 
     def revocations(self) -> int:
         """Number of pages revoked from the tree, in all windowed groups."""
-        pools = [group.pool for group in self.cache._windows]
+        pools = [group.pool for group in self.cache._pools.windows]
         return sum(ticket // pool.size for pool in pools for ticket in pool._tickets)
 
     # --- what must hold --------------------------------------------------------------------------
@@ -102,19 +102,19 @@ class WindowMachine(PrefixMachine):
 
     def length_in_tree(self, s: Sequence) -> int:
         run = TokenArray("i", s.tokens[: s.first_needed])
-        return self.cache._tree.match(s.params.cache_salt, run).length
+        return self.cache.prefixes.tree.match(s.params.cache_salt, run).length
 
     def is_resumable(self, s: Sequence, length: int) -> bool:
         """Whether all pages that a token at this position attends to hold its own tokens."""
         run = TokenArray("i", s.tokens[:length])
-        path = self.cache._tree.match(s.params.cache_salt, run).path
+        path = self.cache.prefixes.tree.match(s.params.cache_salt, run).path
         for number, (memory, content) in enumerate(
             zip(self.groups, self.executor.window_content, strict=True)
         ):
             named = {}
             for node in path[1:]:
                 for index, ticket in enumerate(node.windows[number], node.start // PAGE_TOKENS):
-                    named[index] = self.cache._windows[number].pool.page(ticket)
+                    named[index] = self.cache._pools.windows[number].pool.page(ticket)
             first = memory.first_page(length)
             pages = [named[index] for index in range(first, pages_for(length))]
             if None in pages:
@@ -133,7 +133,7 @@ class WindowMachine(PrefixMachine):
 
     def end(self) -> None:
         super().end()
-        for group in self.cache._windows:
+        for group in self.cache._pools.windows:
             assert group.pool.free == group.pool.size
 
 

@@ -64,15 +64,6 @@ class LeafQueue(Generic[N]):
         """Forget all entries."""
         self._heap.clear()
 
-    def check_integrity(self, leaves: set[N]) -> None:
-        """Check that the queue holds exactly `leaves`.
-
-        Raises:
-            AssertionError: a leaf is missing, or should not be queued.
-        """
-        queued = {entry[-1] for entry in self._heap if _is_true(entry)}
-        assert queued == leaves, f"{len(queued)} leaves are queued, {len(leaves)} may be evicted"
-
 
 def _is_true(entry: tuple[int, int, int, Evictable]) -> bool:
     last_used, length, _, node = entry

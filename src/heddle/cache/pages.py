@@ -7,7 +7,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
 
 class PagePool:
@@ -97,26 +97,6 @@ class PagePool:
         if not (self._holders[page] or self._keepers[page]):
             heapq.heappush(self._free, page)
 
-    def check_integrity(self, held: Mapping[int, int], kept: Mapping[int, int]) -> None:
-        """Check counts, totals and free list. `held` and `kept` count the owners of each page.
-
-        Raises:
-            AssertionError: names the page that is wrong and both counts.
-        """
-        for counts, named, owners in (
-            (self._holders, held, "holders"),
-            (self._keepers, kept, "keepers"),
-        ):
-            for page, count in enumerate(counts):
-                actual = named.get(page, 0)
-                assert count == actual, f"page {page} counts {count} {owners}, but has {actual}"
-        free = set(self._free)
-        assert len(free) == len(self._free), "a page is on the free list twice"
-        unowned = set(range(self.size)).difference(held, kept)
-        assert free == unowned, f"free list and owners differ in {sorted(free ^ unowned)}"
-        assert self.held == len(held), f"held is {self.held}, but {len(held)} pages are held"
-        assert self.kept == len(kept), f"kept is {self.kept}, but {len(kept)} pages are kept"
-
 
 NO_TICKET = -1
 """A ticket that names no page of any pool."""
@@ -196,8 +176,3 @@ class RevocablePool(PagePool):
         else:
             self._idle.pop(page, None)
             super()._reclaim(page)
-
-    def check_integrity(self, held: Mapping[int, int], kept: Mapping[int, int]) -> None:
-        super().check_integrity(held, kept)
-        idle = set(kept).difference(held)
-        assert set(self._idle) == idle, f"idle pages differ in {sorted(idle ^ set(self._idle))}"

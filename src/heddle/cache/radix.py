@@ -522,35 +522,6 @@ class RadixTree:
         self.nodes -= 1
         self.tokens -= len(node.tokens)
 
-    # --- proof -----------------------------------------------------------------------------------
-
-    def check_integrity(self, cursors: Sequence[Node]) -> None:
-        """Check structure, locks, ages, totals and queue, given all cursors. For tests.
-
-        Raises:
-            AssertionError: something is wrong; the message names the fault.
-        """
-        nodes = list(self.walk())
-        for node in nodes:
-            parent = node.parent
-            assert parent is not None and parent.end == node.start, "start is not the parent's end"
-            assert node.tokens and parent.children[node.tokens[0]] is node, "not its parent's child"
-            assert node.start // RUN_TOKENS == (node.end - 1) // RUN_TOKENS, "a run is too long"
-            named = pages_for(node.end) - node.start // PAGE_TOKENS
-            assert len(node.pages) == named, f"{len(node.pages)} pages for {named}"
-            assert len(node.windows) == len(self._windows), "a windowed group is missing"
-            assert all(len(own) == named for own in node.windows), "tickets are missing"
-            assert parent.last_used >= node.last_used, "a parent was used before its child"
-        for salt, root in self._roots.items():
-            assert root.salt == salt and (root.children or root.locks), "an empty root was kept"
-        for node in (*nodes, *self._roots.values()):
-            locked = sum(child.locks > 0 for child in node.children.values())
-            here = sum(cursor is node for cursor in cursors)
-            assert node.locks == locked + here, f"{node.locks} locks, not {locked} + {here}"
-        assert self.nodes == len(nodes), f"{self.nodes} nodes counted, {len(nodes)} in the tree"
-        assert self.tokens == sum(len(node.tokens) for node in nodes), "tokens are not all counted"
-        self._leaves.check_integrity({n for n in nodes if not (n.locks or n.children)})
-
 
 def common_prefix(one: Sequence[int], other: Sequence[int], start: int = 0) -> int:
     """Number of leading tokens of `one` that `other` has from `start` on; both of one type.

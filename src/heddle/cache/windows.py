@@ -131,13 +131,3 @@ class WindowGroup:
         return True
 
     # --- proof -----------------------------------------------------------------------------------
-
-    def check_path(self, window: WindowPages, match: Match) -> None:
-        """Check that a table holds the full pages that its path names in its window.
-
-        Raises:
-            AssertionError: they differ.
-        """
-        full = max(0, match.length // PAGE_TOKENS - window.first)
-        named = [self.pool.page(t) for t in match.tickets(self._number, window.first)[:full]]
-        assert window.pages[:full] == named, "a table and its path differ in a window"

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
     from pathlib import Path
 
-    from heddle.cache.manager import PrefixCacheStats
+    from heddle.cache.cache import PrefixCacheStats
     from heddle.embedding import Embedding
     from heddle.engine.health import Health
     from heddle.engine.observation.telemetry import EngineSnapshot, Observer

@@ -12,7 +12,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
-from heddle.cache.manager import CacheManager
+from heddle.cache.cache import Cache
 from heddle.disk.tier import PATIENCE
 from heddle.engine.disk import open_disk_tier
 from heddle.engine.drafters import drafters, follower_of
@@ -76,7 +76,7 @@ class EngineLoop:
         self.model = model
         self.gate = Gate()
         self.wakeup = Wakeup()
-        self.cache = CacheManager(
+        self.cache = Cache(
             model.executor.memory,
             enabled=config.prefix_cache,
             most_nodes=config.prefix_cache_nodes,

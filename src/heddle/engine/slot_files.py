@@ -96,7 +96,7 @@ def _write_pages(
     for first in range(0, len(tokens) // PAGE_TOKENS, _PAGES):
 
         def copy(loop: EngineLoop, first: int = first) -> int:
-            return loop.cache.copy_pages(tier, salt, tokens, first, _PAGES)
+            return loop.cache.disk.copy(tier, salt, tokens, first, _PAGES)
 
         copied = thread.call(copy)
         while tier.work():
@@ -132,8 +132,8 @@ def restore_slot(
     with ExitStack() as stack:
         tier = _tier(model, file, thread.wake)
         stack.callback(tier.close)
-        thread.call(lambda loop: loop.cache.lend(tier))
-        stack.callback(thread.call, lambda loop: loop.cache.take_back(tier))
+        thread.call(lambda loop: loop.cache.disk.lend(tier))
+        stack.callback(thread.call, lambda loop: loop.cache.disk.take_back(tier))
         if tokens:
             compute(tokens)
     if tier.stats().errors:

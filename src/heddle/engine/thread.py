@@ -21,7 +21,7 @@ from heddle.engine.observation.watchdog import Watchdog
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from heddle.cache.manager import PrefixCacheStats
+    from heddle.cache.cache import PrefixCacheStats
     from heddle.config import EngineConfig
     from heddle.engine.observation.telemetry import EngineSnapshot, Observer
     from heddle.engine.requests.request import Request

@@ -16,7 +16,8 @@ from heddle.scheduler.preemption import gives_pages, gives_way, longest_idle
 from heddle.state import PAGE_TOKENS
 
 if TYPE_CHECKING:
-    from heddle.cache.manager import CacheManager, Restore
+    from heddle.cache.cache import Cache
+    from heddle.cache.disk_pages import Restore
     from heddle.scheduler.prefixes import Prefixes
     from heddle.scheduler.queue import Queue
     from heddle.scheduler.sequence import Sequence
@@ -33,10 +34,12 @@ class Admission:
         preemptions: how often a sequence was preempted.
     """
 
-    def __init__(self, queue: Queue, slots: Slots, cache: CacheManager, prefixes: Prefixes) -> None:
+    def __init__(self, queue: Queue, slots: Slots, cache: Cache, prefixes: Prefixes) -> None:
         self._queue = queue
         self._slots = slots
-        self._cache = cache
+        self._pages = cache.pages
+        self._cached = cache.prefixes
+        self._disk = cache.disk
         self._prefixes = prefixes
         self.preemptions = 0
 
@@ -67,7 +70,7 @@ class Admission:
         """Give sequences the pages that the disk tier has read for them."""
         running = self._slots.running
         streams = any(one.generating and not one.paused for one in running)
-        most = _LOADS if streams else self._cache.pages
+        most = _LOADS if streams else self._pages.size
         for sequence in list(running):
             if sequence.restore is not None:
                 most -= self._load(sequence, sequence.restore, most)
@@ -91,9 +94,9 @@ class Admission:
     def release(self, sequence: Sequence) -> None:
         """Take slot and pages from a sequence. No step in flight may carry it."""
         if sequence.restore is not None:
-            self._cache.cancel_restore(sequence.restore)
-        self._cache.publish(sequence.table, sequence.tokens, sequence.computed)
-        self._cache.release(sequence.table)
+            self._disk.cancel(sequence.restore)
+        self._cached.publish(sequence.table, sequence.tokens, sequence.computed)
+        self._pages.release(sequence.table)
         sequence.leader = sequence.restore = sequence.awaited = None
         self._slots.take_back(sequence)
 
@@ -108,15 +111,15 @@ class Admission:
 
     def _load(self, sequence: Sequence, restore: Restore, most: int) -> int:
         """Give one sequence up to `most` pages from disk. Returns how many it got."""
-        count = self._cache.load(sequence.table, restore, most)
+        count = self._disk.load(sequence.table, restore, most)
         while (
             restore.ready
             and count < most
             and (idle := longest_idle(self._slots.running)) is not None
         ):
             self.preempt(idle)  # it holds the pages, and its caller may never ask again
-            count += self._cache.load(sequence.table, restore, most - count)
-        sequence.computed = self._cache.restored(sequence.table, restore, sequence.computed)
+            count += self._disk.load(sequence.table, restore, most - count)
+        sequence.computed = self._disk.restored(sequence.table, restore, sequence.computed)
         if restore.ended and not restore.ready:
             sequence.restore = None
             if len(sequence.table.pages) * PAGE_TOKENS > sequence.computed:

@@ -15,7 +15,7 @@ from heddle.state import PAGE_TOKENS
 from heddle.step import UNKNOWN, Chunk
 
 if TYPE_CHECKING:
-    from heddle.cache.manager import CacheManager
+    from heddle.cache.sequence_pages import SequencePages
     from heddle.scheduler.sequence import Sequence
 
 
@@ -28,15 +28,15 @@ def may_run_ahead(sequence: Sequence, chunk: Chunk) -> bool:
     return chunk.sample and not (chunk.guesses or needs_output)
 
 
-def chunk_ahead(sequence: Sequence, cache: CacheManager) -> Chunk | None:
+def chunk_ahead(sequence: Sequence, pages: SequencePages) -> Chunk | None:
     """The chunk of the token that the step in flight samples; None if there is no page for it.
 
     Windowed pages are given back between steps only, so there are no new ones ahead.
     """
     start = sequence.total
-    if cache.has_windows and start % PAGE_TOKENS == 0:
+    if pages.has_windows and start % PAGE_TOKENS == 0:
         return None
-    if not cache.grow(sequence.table, start + 1, saves=False):
+    if not pages.grow(sequence.table, start + 1, saves=False):
         return None
     table = sequence.table
     return Chunk(sequence.slot, start, (UNKNOWN,), table.pages, sample=True, windows=table.windows)

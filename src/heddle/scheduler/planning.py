@@ -9,7 +9,7 @@ from heddle.state import PAGE_TOKENS
 from heddle.step import PageCopy, StateCopy, StepPlan
 
 if TYPE_CHECKING:
-    from heddle.cache.manager import CacheManager
+    from heddle.cache.sequence_pages import SequencePages
     from heddle.scheduler.sequence import Sequence
     from heddle.step import Binding, Chunk
 
@@ -22,7 +22,7 @@ class PlanBuilder:
         chunks: the chunks collected so far.
     """
 
-    _cache: CacheManager
+    _pages: SequencePages
     chunks: list[Chunk] = field(default_factory=list)
     _bindings: list[Binding] = field(default_factory=list)
     _copies: list[PageCopy] = field(default_factory=list)
@@ -35,7 +35,7 @@ class PlanBuilder:
         self._bindings.append(binding)
         if sequence.table.state is not None:
             self._restores.append(StateCopy(sequence.slot, sequence.table.state))
-        elif self._cache.snapshot_tokens:
+        elif self._pages.snapshot_tokens:
             self._clears.append(sequence.slot)
 
     def copy_pages(self, sequence: Sequence) -> None:
@@ -50,7 +50,7 @@ class PlanBuilder:
 
     def snapshot(self, sequence: Sequence) -> None:
         """Copy the fixed-size state after the chunk, if there is room for a snapshot."""
-        snapshot = self._cache.begin_snapshot(sequence.table)
+        snapshot = self._pages.begin_snapshot(sequence.table)
         if snapshot is not None:
             self._snapshots.append(StateCopy(sequence.slot, snapshot))
 

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 from heddle.scheduler.following import find_leader, is_wait_over
 
 if TYPE_CHECKING:
-    from heddle.cache.manager import CacheManager, PageCounts
+    from heddle.cache.cache import Cache
+    from heddle.cache.page_counts import PageCounts
     from heddle.scheduler.sequence import Sequence
     from heddle.scheduler.slots import Slots
 
@@ -23,14 +24,16 @@ if TYPE_CHECKING:
 class Prefixes:
     """Attaches prefixes to sequences, within the pages that no running sequence needs."""
 
-    def __init__(self, cache: CacheManager, slots: Slots) -> None:
-        self._cache = cache
+    def __init__(self, cache: Cache, slots: Slots) -> None:
+        self._pages = cache.pages
+        self._cached = cache.prefixes
+        self._disk = cache.disk
         self._slots = slots
 
     def publish(self) -> None:
         """Publish the computed tokens of all running sequences."""
         for sequence in self._slots.running:
-            self._cache.publish(sequence.table, sequence.tokens, sequence.computed)
+            self._cached.publish(sequence.table, sequence.tokens, sequence.computed)
 
     def latest(self, slot: int, salt: str | None) -> tuple[list[int], int]:
         """The cached tokens of the last sequence in a slot, and how many of them are full pages.
@@ -41,8 +44,8 @@ class Prefixes:
         latest = self._slots.latest[slot]
         if latest is None or latest[0] != salt:
             return [], 0
-        match = self._cache.match(salt, latest[1], len(latest[1]))
-        return latest[1][: match.length], self._cache.whole_pages(match).length
+        match = self._cached.match(salt, latest[1], len(latest[1]))
+        return latest[1][: match.length], self._cached.whole_pages(match).length
 
     def erase(self, slot: int, salt: str | None) -> int:
         """Drop what only the cache holds of the last sequence in a slot. Returns how many tokens.
@@ -53,7 +56,7 @@ class Prefixes:
         if latest is None or latest[0] != salt:
             return 0
         self._slots.latest[slot] = None
-        return self._cache.erase(*latest)
+        return self._cached.erase(*latest)
 
     def unclaimed(self) -> PageCounts:
         """Pages of each group that no running sequence needs for the tokens it has.
@@ -61,7 +64,7 @@ class Prefixes:
         Admission gives out only these pages. So preemptions come only from output, whose length is
         unknown.
         """
-        unclaimed = self._cache.available_by_group
+        unclaimed = self._pages.available_by_group
         for sequence in self._slots.running:
             unclaimed -= self._claim(sequence)
         return unclaimed
@@ -77,31 +80,31 @@ class Prefixes:
         """
         sequence.leader = None
         most = sequence.first_needed
-        match = self._cache.match(sequence.params.cache_salt, sequence.tokens, most)
+        match = self._cached.match(sequence.params.cache_salt, sequence.tokens, most)
         if match.length < sequence.computed:  # the cache was flushed
             return None
         leader, shared = find_leader(sequence, self._slots.running, match.length)
-        whole = self._cache.whole_pages(match)
-        restore = None if leader else self._cache.find_on_disk(whole, sequence.tokens, most)
-        cost = self._cache.cost(match, sequence.total)
+        whole = self._cached.whole_pages(match)
+        restore = None if leader else self._disk.find(whole, sequence.tokens, most)
+        cost = self._pages.cost(match, sequence.total)
         if leader is not None or restore is not None or not available.covers(cost):
             # Take only full pages: the leader or the disk adds the rest of the last page, or the
             # sequence needs all pages and leaves none for the source of a copy.
             match = whole
-            cost = self._cache.cost(match, sequence.total)
+            cost = self._pages.cost(match, sequence.total)
         if not available.covers(cost):
             return None
-        self._cache.attach(sequence.table, match)
+        self._pages.attach(sequence.table, match)
         sequence.computed = match.length
         sequence.leader, sequence.shared_tokens = leader, shared
         sequence.restore = restore
         if restore is not None:
-            self._cache.begin_restore(restore)
+            self._disk.begin(restore)
         return cost
 
     def restart(self, sequence: Sequence) -> None:
         """Let a running sequence start again from the cache, without the pages that it has."""
-        self._cache.release(sequence.table)
+        self._pages.release(sequence.table)
         sequence.computed = 0
         self._retake(sequence)
 
@@ -118,4 +121,4 @@ class Prefixes:
 
     def _claim(self, sequence: Sequence) -> PageCounts:
         """Pages that the sequence still needs for its tokens."""
-        return self._cache.claim(sequence.table, sequence.total)
+        return self._pages.claim(sequence.table, sequence.total)

@@ -65,7 +65,7 @@ from heddle.step import (
 if TYPE_CHECKING:
     from collections.abc import Sequence as Many
 
-    from heddle.cache.manager import CacheManager
+    from heddle.cache.cache import Cache
     from heddle.scheduler.pace import Pace
     from heddle.scheduler.sequence import Sequence
     from heddle.scheduler.speculation import Speculator
@@ -105,7 +105,7 @@ class Scheduler:
         slots: int,
         batch_tokens: int,
         queue: int,
-        cache: CacheManager,
+        cache: Cache,
         context: int,
         pace: Pace | None = None,
         score_cost: float = 0.0,
@@ -114,10 +114,11 @@ class Scheduler:
         whole_prompts: bool = False,
     ) -> None:
         assert not whole_prompts or batch_tokens >= context, "every sequence must fit in a step"
-        self._room = Room(slots, queue, context, cache.pages * PAGE_TOKENS)
+        self._room = Room(slots, queue, context, cache.pages.size * PAGE_TOKENS)
         self.check_length = self._room.check_length
-        self._cache = cache
-        self._snapshot_every = cache.snapshot_tokens
+        self._pages = cache.pages
+        self._cached = cache.prefixes
+        self._snapshot_every = cache.pages.snapshot_tokens
         self._speculator = speculator
         self._most_rows = min(most_rows(slots), batch_tokens)
         self._live: dict[int, Sequence] = {}  # not ended
@@ -127,7 +128,7 @@ class Scheduler:
         self.prefixes = Prefixes(cache, self._slots)
         self._admission = Admission(self._queue, self._slots, cache, self.prefixes)
         self._budget = Budget(
-            batch_tokens, pace, score_cost, cache.snapshot_tokens, whole_prompts=whole_prompts
+            batch_tokens, pace, score_cost, cache.pages.snapshot_tokens, whole_prompts=whole_prompts
         )
         self._in_flight: Carried = []
         self._ahead: Carried = []  # of the step after the one in flight
@@ -220,7 +221,7 @@ class Scheduler:
         The plan has a chunk if `busy`, unless all running sequences wait for the disk or for a
         mask.
         """
-        self._cache.tick()
+        self._cached.tick()
         running = self._slots.running
         for sequence in running:
             if sequence.awaited is not None and sequence.awaited.done():
@@ -233,14 +234,14 @@ class Scheduler:
             self._admission.admit()
         while True:
             shares = self._budget.divide(running, shared=self._queue.shared)
-            if self._cache.has_windows:
+            if self._pages.has_windows:
                 self._give_back(shares)
-            if all(self._cache.grow(one.table, one.computed + count) for one, count in shares):
+            if all(self._pages.grow(one.table, one.computed + count) for one, count in shares):
                 break
             # The loop ends when only the first sequence runs: its pages always fit.
             self._admission.free_pages()
         guesses = self._guess(shares) if self._speculator is not None else {}
-        builder, every = PlanBuilder(self._cache), self._snapshot_every
+        builder, every = PlanBuilder(self._pages), self._snapshot_every
         chunks, in_flight = builder.chunks, self._in_flight
         for sequence, count in shares:
             if not sequence.bound:
@@ -274,7 +275,7 @@ class Scheduler:
         going = [both for both in carried if both[0].total + 1 < both[0].limit]
         every, chunks = self._snapshot_every, []
         for sequence, _ in going:
-            chunk = chunk_ahead(sequence, self._cache)
+            chunk = chunk_ahead(sequence, self._pages)
             if chunk is None or (every and (sequence.total + 1) % every == 0):
                 return None
             chunks.append(chunk)
@@ -322,7 +323,7 @@ class Scheduler:
         events = []
         for sequence, outcome in outcomes:
             if isinstance(outcome, Failed):
-                self._cache.unpublish(sequence.table)
+                self._cached.unpublish(sequence.table)
             if isinstance(outcome, Deferred):
                 sequence.computed -= 1  # a later step computes it again, with the same bits
                 sequence.awaited = outcome.ready
@@ -333,7 +334,7 @@ class Scheduler:
                 # Right guesses after the token that ended the sequence do not count.
                 total = len(sequence.tokens)
                 sequence.computed = min(sequence.computed, total - 1)
-                self._cache.shrink(sequence.table, total)
+                self._pages.shrink(sequence.table, total)
             if self._snapshot_every and wrong.get(sequence.id):
                 certain = len(chunk.tokens) - chunk.uncertain
                 sequence.again = sequence.computed - chunk.start - certain
@@ -385,7 +386,7 @@ class Scheduler:
         if sequence.cached_tokens is None:
             sequence.cached_tokens = sequence.computed
             if not sequence.reads_prompt:
-                self._cache.count_query(sequence.total, sequence.computed, sequence.table.lost)
+                self._cached.count_query(sequence.total, sequence.computed, sequence.table.lost)
         tokens, prompt = sequence.tokens, sequence.prompt_tokens
         return Binding(
             sequence.slot,
@@ -422,7 +423,7 @@ class Scheduler:
         if self._snapshot_every:
             before = next_snapshot(sequence, self._snapshot_every) - total - 1
             wanted = max(0, min(wanted, before))
-        if self._cache.grow(sequence.table, total + wanted):
+        if self._pages.grow(sequence.table, total + wanted):
             return wanted
         return len(sequence.table.pages) * PAGE_TOKENS - total
 
@@ -450,7 +451,7 @@ class Scheduler:
         """Give back windowed pages that the tokens of a step no longer see."""
         for sequence, _ in shares:
             first = sequence.computed - sequence.again
-            self._cache.give_back(sequence.table, sequence.tokens, first)
+            self._pages.give_back(sequence.table, sequence.tokens, first)
 
     def _count_computed(self, sequence: Sequence, count: int) -> None:
         """Record that a step has computed `count` more tokens of the sequence."""
@@ -459,9 +460,9 @@ class Scheduler:
             self.computed_prompt_tokens += min(prompt, count)
         sequence.computed += count
         if sequence.table.source is not None or sequence.table.state is not None:
-            self._cache.copied(sequence.table)
+            self._pages.copied(sequence.table)
         if self._snapshot_every and sequence.table.snapshot is not None:
-            self._cache.end_snapshot(sequence.table, sequence.tokens, sequence.computed)
+            self._pages.end_snapshot(sequence.table, sequence.tokens, sequence.computed)
 
     def _apply(self, sequence: Sequence, outcome: Outcome) -> FinishReason | None:
         """Apply an outcome to its sequence. If the sequence ends, return its finish reason."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from heddle.cache.manager import PageTable
+from heddle.cache.page_tables import PageTable
 from heddle.embedding import EVERY_STATE, EmbeddingParams
 from heddle.step import NO_RULES, Chunk, Pool, Scoring
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence as Many
     from concurrent.futures import Future
 
-    from heddle.cache.manager import Restore
+    from heddle.cache.disk_pages import Restore
     from heddle.embedding import Pooling
     from heddle.sampling_params import SamplingParams
     from heddle.scheduler.guessing import Guessing

@@ -11,7 +11,7 @@ from heddle.scheduler.sequence import SlotState
 if TYPE_CHECKING:
     from collections.abc import Container
 
-    from heddle.cache.manager import CacheManager
+    from heddle.cache.cache import Cache
     from heddle.engine.observation.activity import Activity
     from heddle.engine.observation.slowness import Slowness
     from heddle.engine.observation.telemetry import Counters
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def take_snapshot(
     scheduler: Scheduler,
     speculator: Speculator,
-    cache: CacheManager,
+    cache: Cache,
     counters: Counters,
     activity: Activity,
     slowness: Slowness,
@@ -66,8 +66,8 @@ def take_snapshot(
         preemptions=scheduler.preemptions,
         drafted_tokens=speculator.counts.drafted,
         accepted_tokens=speculator.counts.accepted,
-        pages_used=cache.pages - cache.available,
-        pages_total=cache.pages,
+        pages_used=cache.pages.size - cache.pages.available,
+        pages_total=cache.pages.size,
         steps=sum(activity.steps.values()),
         step_seconds=counters.step_seconds,
         compute_seconds=compute_seconds,

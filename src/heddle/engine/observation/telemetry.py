@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from heddle.cache.manager import PrefixCacheStats
+from heddle.cache.cache import PrefixCacheStats
 from heddle.disk.tier import DiskStats
 from heddle.outputs import FinishReason
 from heddle.scheduler.sequence import SlotState

@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
-from heddle.cache.manager import CacheManager, PageTable
+from heddle.cache.cache import Cache
+from heddle.cache.page_tables import PageTable
 from heddle.closing import Closing
 from heddle.sampling_params import SamplingParams
 from heddle.step import Binding, Sampled, StepPlan
@@ -76,7 +77,7 @@ class ExecutorFollower(Closing, Generic[M]):
 
     def __init__(self, executor: Executor, slots: int) -> None:
         self._executor = executor
-        self._cache = CacheManager(executor.memory, enabled=False)
+        self._pages = Cache(executor.memory, enabled=False).pages
         self._free = list(range(slots))
         self._mirrors: dict[int, M] = {}  # by id of the sequence
         self._seconds: dict[int, deque[float]] = {}  # of steps, by number of sequences
@@ -198,7 +199,7 @@ class ExecutorFollower(Closing, Generic[M]):
 
     def _release(self, mirror: M) -> None:
         """Give back the pages and the slot of a sequence that has no slot in the large model."""
-        self._cache.release(mirror.table)
+        self._pages.release(mirror.table)
         self._forget(mirror)
         if mirror.slot >= 0:
             self._free.append(mirror.slot)

@@ -119,20 +119,20 @@ class HeadDrafter(ExecutorFollower[_Mirror]):
     def _rewind(self, mirror: _Mirror) -> None:
         mirror.take_noted()
         mirror.state = None
-        self._cache.shrink(mirror.table, mirror.computed)
+        self._pages.shrink(mirror.table, mirror.computed)
 
     def _catch_up(self, mirror: _Mirror) -> bool:
         if not mirror.waiting or mirror.next != mirror.sequence.total - 1:
             return False  # the state of the newest token's predecessor is missing
         few = len(mirror.waiting) - 1
-        if few >= HEAD_TOKENS_OF_SLOT and self._cache.grow(mirror.table, mirror.computed + few):
+        if few >= HEAD_TOKENS_OF_SLOT and self._pages.grow(mirror.table, mirror.computed + few):
             chunk = self._pairs(mirror, few)
             self._run((), (replace(chunk, sample=False, keep_states=0),))
         return len(mirror.waiting) <= HEAD_TOKENS_OF_SLOT
 
     def _grow(self, mirror: _Mirror) -> bool:
         further = len(mirror.waiting) or len(mirror.guesses)
-        return self._cache.grow(mirror.table, mirror.computed + further)
+        return self._pages.grow(mirror.table, mirror.computed + further)
 
     def _chunk(self, mirror: _Mirror) -> Chunk:
         if mirror.waiting:

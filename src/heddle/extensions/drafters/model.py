@@ -63,27 +63,27 @@ class DraftModel(ExecutorFollower[_Mirror]):
 
     def _rewind(self, mirror: _Mirror) -> None:
         mirror.keep_common()
-        self._cache.shrink(mirror.table, len(mirror.computed))
+        self._pages.shrink(mirror.table, len(mirror.computed))
 
     def _catch_up(self, mirror: _Mirror) -> bool:
         tokens, start = mirror.sequence.tokens, len(mirror.computed)
         if len(tokens) - start <= _CATCH_UP:
             return True
         part = tokens[start : start + _CATCH_UP]
-        if self._cache.grow(mirror.table, start + len(part)):
+        if self._pages.grow(mirror.table, start + len(part)):
             self._run((binding_of(mirror),), (self._part(mirror, start, part, sample=False),))
             mirror.computed += part
         return False
 
     def _grow(self, mirror: _Mirror) -> bool:
-        return self._cache.grow(mirror.table, mirror.total + len(mirror.guesses))
+        return self._pages.grow(mirror.table, mirror.total + len(mirror.guesses))
 
     def _chunk(self, mirror: _Mirror) -> Chunk:
         start = len(mirror.computed)
         part = [*mirror.sequence.tokens, *mirror.guesses][start:]
-        if self._cache.has_windows:  # wrong guesses are computed again: keep what they see
+        if self._pages.has_windows:  # wrong guesses are computed again: keep what they see
             first = min(start, mirror.total - 1)
-            self._cache.give_back(mirror.table, mirror.computed, first)
+            self._pages.give_back(mirror.table, mirror.computed, first)
         mirror.computed += part
         return self._part(mirror, start, part, sample=True)
 

@@ -7,7 +7,9 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from heddle.cache.manager import CacheManager, PageTable
+from cache_integrity import check_cache
+from heddle.cache.cache import Cache
+from heddle.cache.page_tables import PageTable
 from heddle.cache.windows import WindowGroup
 from heddle.state import PAGE_TOKENS, StateMemory, WindowMemory, pages_for
 from heddle.step import WindowPages
@@ -24,57 +26,57 @@ def test_pages_for(tokens: int, pages: int) -> None:
 
 
 def test_a_page_table_that_cannot_grow_is_unchanged() -> None:
-    manager = CacheManager(StateMemory(PAGES))
+    cache = Cache(StateMemory(PAGES))
     first, second = PageTable(), PageTable()
-    assert manager.grow(first, 4 * PAGE_TOKENS)
-    assert manager.grow(second, PAGE_TOKENS)
-    assert not manager.grow(second, 3 * PAGE_TOKENS)
-    assert (second.pages, manager.available) == ([4], 1)
+    assert cache.pages.grow(first, 4 * PAGE_TOKENS)
+    assert cache.pages.grow(second, PAGE_TOKENS)
+    assert not cache.pages.grow(second, 3 * PAGE_TOKENS)
+    assert (second.pages, cache.pages.available) == ([4], 1)
 
 
 def test_integrity_finds_a_page_with_two_tables() -> None:
-    manager = CacheManager(StateMemory(PAGES))
+    cache = Cache(StateMemory(PAGES))
     first, second = PageTable(), PageTable()
-    manager.grow(first, PAGE_TOKENS)
-    manager.grow(second, PAGE_TOKENS)
+    cache.pages.grow(first, PAGE_TOKENS)
+    cache.pages.grow(second, PAGE_TOKENS)
     second.pages[0] = first.pages[0]
     with pytest.raises(AssertionError, match="page 0 counts 1 holders, but has 2"):
-        manager.check_integrity()
+        check_cache(cache)
 
 
 def test_integrity_finds_a_page_that_lost_its_table() -> None:
-    manager = CacheManager(StateMemory(PAGES))
+    cache = Cache(StateMemory(PAGES))
     table = PageTable()
-    manager.grow(table, PAGE_TOKENS)
+    cache.pages.grow(table, PAGE_TOKENS)
     table.pages.clear()
     with pytest.raises(AssertionError, match="page 0 counts 1 holders, but has 0"):
-        manager.check_integrity()
+        check_cache(cache)
 
 
 class Sequence:
     """A page table and its tokens."""
 
-    def __init__(self, manager: CacheManager, tokens: list[int], salt: str | None = None) -> None:
-        self.manager, self.tokens, self.salt = manager, tokens, salt
+    def __init__(self, cache: Cache, tokens: list[int], salt: str | None = None) -> None:
+        self.cache, self.tokens, self.salt = cache, tokens, salt
         self.table = PageTable()
-        manager.tick()
-        match = manager.match(salt, [*tokens, 0])
-        self.before = manager.available
-        self.cost, *_ = manager.cost(match, len(tokens)).pages
-        manager.attach(self.table, match)
+        cache.prefixes.tick()
+        match = cache.prefixes.match(salt, [*tokens, 0])
+        self.before = cache.pages.available
+        self.cost, *_ = cache.pages.cost(match, len(tokens)).pages
+        cache.pages.attach(self.table, match)
         self.found = match.length
 
     def compute(self, tokens: int | None = None) -> None:
-        assert self.manager.grow(self.table, len(self.tokens) if tokens is None else tokens)
-        self.manager.copied(self.table)
-        self.manager.publish(
+        assert self.cache.pages.grow(self.table, len(self.tokens) if tokens is None else tokens)
+        self.cache.pages.copied(self.table)
+        self.cache.prefixes.publish(
             self.table, self.tokens, len(self.tokens) if tokens is None else tokens
         )
-        self.manager.check_integrity()
+        check_cache(self.cache)
 
     def end(self) -> None:
-        self.manager.release(self.table)
-        self.manager.check_integrity()
+        self.cache.pages.release(self.table)
+        check_cache(self.cache)
 
 
 def words(*numbers: int) -> list[int]:
@@ -83,99 +85,100 @@ def words(*numbers: int) -> list[int]:
 
 
 def test_whole_pages_are_shared_and_the_last_one_is_copied() -> None:
-    manager = CacheManager(StateMemory(PAGES))
-    first = Sequence(manager, words(1, 2))
+    cache = Cache(StateMemory(PAGES))
+    first = Sequence(cache, words(1, 2))
     first.compute()
-    second = Sequence(manager, words(1, 3))
+    second = Sequence(cache, words(1, 3))
     assert (second.found, second.table.pages, second.table.source) == (40, [0], 1)
     second.compute()
     assert (second.table.pages, second.table.source) == ([0, 3, 4], None)
-    assert manager.available == 1
+    assert cache.pages.available == 1
 
 
 def test_an_attached_sequence_takes_the_pages_of_its_computed_cost() -> None:
-    manager = CacheManager(StateMemory(20))
-    first = Sequence(manager, words(1, 2))
+    cache = Cache(StateMemory(20))
+    first = Sequence(cache, words(1, 2))
     first.compute()
     first.end()
-    second = Sequence(manager, words(1, 3, 4))
+    second = Sequence(cache, words(1, 3, 4))
     second.compute()
-    assert second.before - manager.available == second.cost - 1  # the copy released the source page
-    third = Sequence(manager, words(1, 2, 5))
+    # The copy released the source page.
+    assert second.before - cache.pages.available == second.cost - 1
+    third = Sequence(cache, words(1, 2, 5))
     third.compute()
-    assert third.before - manager.available == third.cost - 1
+    assert third.before - cache.pages.available == third.cost - 1
 
 
 def test_a_sequence_that_computes_cached_tokens_adopts_the_pages_of_the_tree() -> None:
-    manager = CacheManager(StateMemory(20))
-    first, second = (Sequence(manager, words(1, 2)) for _ in range(2))
+    cache = Cache(StateMemory(20))
+    first, second = (Sequence(cache, words(1, 2)) for _ in range(2))
     first.compute()
     second.compute()
     assert second.table.pages[:2] == first.table.pages[:2]
     assert second.table.pages[2] != first.table.pages[2], "both go on writing there"
-    assert (manager.stats().nodes, manager.stats().cached_tokens) == (1, 80)
+    assert (cache.stats().nodes, cache.stats().cached_tokens) == (1, 80)
 
 
 def test_growing_evicts_only_unheld_pages_and_no_more_than_needed() -> None:
-    manager = CacheManager(StateMemory(PAGES))
+    cache = Cache(StateMemory(PAGES))
     for number in (1, 2):
-        sequence = Sequence(manager, words(number))
+        sequence = Sequence(cache, words(number))
         sequence.compute()
         sequence.end()
-    assert (manager.available, manager._pool.free) == (6, 2)
+    assert (cache.pages.available, cache._pools.pages.free) == (6, 2)
     table = PageTable()
-    assert manager.grow(table, 4 * PAGE_TOKENS)
-    assert len(manager.match(None, words(1)).path) == 1
-    assert manager.match(None, words(2)).length == 39
-    assert manager.stats().evictions == 1
-    assert manager.grow(table, 6 * PAGE_TOKENS)
-    assert not manager.grow(table, 7 * PAGE_TOKENS)
-    manager.check_integrity()
+    assert cache.pages.grow(table, 4 * PAGE_TOKENS)
+    assert len(cache.prefixes.match(None, words(1)).path) == 1
+    assert cache.prefixes.match(None, words(2)).length == 39
+    assert cache.stats().evictions == 1
+    assert cache.pages.grow(table, 6 * PAGE_TOKENS)
+    assert not cache.pages.grow(table, 7 * PAGE_TOKENS)
+    check_cache(cache)
 
 
 def test_a_boundary_page_that_only_a_lock_keeps_is_available() -> None:
     """Two sequences continue from the middle of a page; the one whose copy the node names ends."""
-    manager = CacheManager(StateMemory(PAGES))
-    first, second = Sequence(manager, words(1, 2)), Sequence(manager, words(1, 3))
+    cache = Cache(StateMemory(PAGES))
+    first, second = Sequence(cache, words(1, 2)), Sequence(cache, words(1, 3))
     first.compute()  # 3 pages
     second.compute()  # 3 pages, shares none
     shared = second.table.pages[0]
     assert shared == first.table.pages[0]
     second.end()
-    assert manager.available == 3
+    assert cache.pages.available == 3
     table = PageTable()
-    assert manager.grow(table, 3 * PAGE_TOKENS)
-    manager.check_integrity()
-    assert manager.match(None, words(1, 2)).length == 79
+    assert cache.pages.grow(table, 3 * PAGE_TOKENS)
+    check_cache(cache)
+    assert cache.prefixes.match(None, words(1, 2)).length == 79
 
 
 def test_a_node_limit_evicts_leaves() -> None:
-    manager = CacheManager(StateMemory(50), most_nodes=3)
+    cache = Cache(StateMemory(50), most_nodes=3)
     for number in range(2, 8):
-        sequence = Sequence(manager, words(1, number))
+        sequence = Sequence(cache, words(1, number))
         sequence.compute()
         sequence.end()
-        assert manager.stats().nodes <= 3
-    assert [manager.match(None, words(1, n)).length for n in (5, 6, 7)] == [40, 79, 79]
+        assert cache.stats().nodes <= 3
+    assert [cache.prefixes.match(None, words(1, n)).length for n in (5, 6, 7)] == [40, 79, 79]
 
 
 def test_after_a_flush_tables_keep_their_pages_and_publish_nothing() -> None:
-    manager = CacheManager(StateMemory(PAGES))
-    running = Sequence(manager, words(1, 2))
+    cache = Cache(StateMemory(PAGES))
+    running = Sequence(cache, words(1, 2))
     running.compute(50)
-    manager.flush()
+    cache.flush()
     running.compute()
-    assert (manager.stats().nodes, manager.available) == (0, 3)
-    later = Sequence(manager, words(1))
+    assert (cache.stats().nodes, cache.pages.available) == (0, 3)
+    later = Sequence(cache, words(1))
     assert later.found == 0
     later.compute()
-    assert manager.stats().nodes == 1
+    assert cache.stats().nodes == 1
 
 
 def test_a_flush_drops_the_pages_on_disk_too() -> None:
     flushes = []
     disk: Any = SimpleNamespace(flush=lambda: flushes.append("disk"))
-    CacheManager(StateMemory(PAGES), disk=disk).flush()
+    Cache(StateMemory(PAGES), disk=disk).flush()
     assert flushes == ["disk"]
 
 
@@ -183,11 +186,11 @@ def test_a_restore_without_its_snapshot_restores_nothing_of_a_recurrent_model() 
     table = PageTable()
     whole: Any = SimpleNamespace(is_complete=True)
     part: Any = SimpleNamespace(is_complete=False)
-    plain = CacheManager(StateMemory(PAGES))
-    recurrent = CacheManager(StateMemory(PAGES, snapshots=2, snapshot_bytes=1, snapshot_tokens=64))
-    plain.grow(table, 3 * PAGE_TOKENS)
-    assert [recurrent.restored(table, one, PAGE_TOKENS) for one in (whole, part)] == [96, 32]
-    assert plain.restored(table, part, PAGE_TOKENS) == 96
+    plain = Cache(StateMemory(PAGES))
+    recurrent = Cache(StateMemory(PAGES, snapshots=2, snapshot_bytes=1, snapshot_tokens=64))
+    plain.pages.grow(table, 3 * PAGE_TOKENS)
+    assert [recurrent.disk.restored(table, one, PAGE_TOKENS) for one in (whole, part)] == [96, 32]
+    assert plain.disk.restored(table, part, PAGE_TOKENS) == 96
 
 
 def test_the_last_page_of_a_released_window_is_revoked_first() -> None:
@@ -202,36 +205,36 @@ def test_the_last_page_of_a_released_window_is_revoked_first() -> None:
 
 
 def test_a_disabled_cache_finds_and_keeps_nothing() -> None:
-    manager = CacheManager(StateMemory(PAGES))
-    Sequence(manager, words(1)).compute()
-    manager.set_enabled(False)
-    off = Sequence(manager, words(1))
+    cache = Cache(StateMemory(PAGES))
+    Sequence(cache, words(1)).compute()
+    cache.set_enabled(False)
+    off = Sequence(cache, words(1))
     off.compute()
-    assert (off.found, manager.stats().nodes, manager.stats().enabled) == (0, 0, False)
-    manager.set_enabled(True)
+    assert (off.found, cache.stats().nodes, cache.stats().enabled) == (0, 0, False)
+    cache.set_enabled(True)
     off.compute()
-    assert manager.stats().nodes == 0
-    Sequence(manager, words(2)).compute()
-    assert Sequence(manager, words(2)).found == 40
+    assert cache.stats().nodes == 0
+    Sequence(cache, words(2)).compute()
+    assert Sequence(cache, words(2)).found == 40
 
 
 def test_unpublish_removes_the_nodes_that_no_other_sequence_uses() -> None:
-    manager = CacheManager(StateMemory(20))
-    first, bad = Sequence(manager, words(1, 2)), Sequence(manager, words(1, 3))
+    cache = Cache(StateMemory(20))
+    first, bad = Sequence(cache, words(1, 2)), Sequence(cache, words(1, 3))
     first.compute()
     bad.compute()
-    manager.unpublish(bad.table)
+    cache.prefixes.unpublish(bad.table)
     bad.compute()
-    assert [manager.match(None, words(1, n)).length for n in (2, 3)] == [79, 40]
+    assert [cache.prefixes.match(None, words(1, n)).length for n in (2, 3)] == [79, 40]
     bad.end()
 
 
 def test_statistics() -> None:
-    manager = CacheManager(StateMemory(PAGES, page_bytes=1000))
-    manager.count_query(50, 0)
-    manager.count_query(70, 40)
-    Sequence(manager, words(1)).compute()
-    stats = manager.stats()
+    cache = Cache(StateMemory(PAGES, page_bytes=1000))
+    cache.prefixes.count_query(50, 0)
+    cache.prefixes.count_query(70, 40)
+    Sequence(cache, words(1)).compute()
+    stats = cache.stats()
     assert (stats.hits, stats.misses) == (1, 1)
     assert (stats.query_tokens, stats.hit_tokens) == (120, 40)
     assert (stats.nodes, stats.cached_tokens) == (1, 40)
@@ -243,7 +246,7 @@ class Tables(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.manager = CacheManager(StateMemory(PAGES))
+        self.cache = Cache(StateMemory(PAGES))
         self.free = set(range(PAGES))
         self.tables = [PageTable() for _ in range(3)]
         self.expected: list[list[int]] = [[] for _ in self.tables]
@@ -252,7 +255,7 @@ class Tables(RuleBasedStateMachine):
     def grow(self, which: int, tokens: int) -> None:
         missing = max(0, -(-tokens // PAGE_TOKENS) - len(self.expected[which]))
         fits = missing <= len(self.free)
-        assert self.manager.grow(self.tables[which], tokens) == fits
+        assert self.cache.pages.grow(self.tables[which], tokens) == fits
         for _ in range(missing if fits else 0):
             page = min(self.free)
             self.free.remove(page)
@@ -260,27 +263,27 @@ class Tables(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 2))
     def release(self, which: int) -> None:
-        self.manager.release(self.tables[which])
+        self.cache.pages.release(self.tables[which])
         self.free.update(self.expected[which])
         self.expected[which] = []
 
     @invariant()
     def agrees_with_the_model(self) -> None:
-        self.manager.check_integrity()
+        check_cache(self.cache)
         assert [table.pages for table in self.tables] == self.expected
-        assert self.manager.available == len(self.free)
+        assert self.cache.pages.available == len(self.free)
 
 
 TestTables = Tables.TestCase
 
 
 def test_warm_pages_start_with_the_most_recently_used_prefix() -> None:
-    manager = CacheManager(StateMemory(40))
+    cache = Cache(StateMemory(40))
     for text in (words(1, 2, 3, 4, 5), words(6, 7)):
-        sequence = Sequence(manager, text)
+        sequence = Sequence(cache, text)
         sequence.compute()
         sequence.end()
-    warm = [list(page.tokens) for page in manager._warm_pages()]
+    warm = [list(page.tokens) for page in cache.prefixes.warm_pages()]
     long, short = words(1, 2, 3, 4, 5), words(6, 7)
     assert warm == [
         text[:end]
@@ -289,48 +292,49 @@ def test_warm_pages_start_with_the_most_recently_used_prefix() -> None:
     ]
 
 
-def with_snapshots(ends: list[int]) -> tuple[CacheManager, list[int]]:
+def with_snapshots(ends: list[int]) -> tuple[Cache, list[int]]:
     """A cache with one prefix, and snapshots of its state at these numbers of tokens."""
     memory = StateMemory(8, 1000, snapshots=8, snapshot_bytes=70, snapshot_tokens=64)
-    manager, tokens = CacheManager(memory), words(1, 2, 3)[: ends[-1]]
-    sequence = Sequence(manager, tokens)
+    cache, tokens = Cache(memory), words(1, 2, 3)[: ends[-1]]
+    sequence = Sequence(cache, tokens)
     for end in ends:
-        assert manager.grow(sequence.table, end)
-        manager.begin_snapshot(sequence.table)
-        manager.end_snapshot(sequence.table, tokens, end)
+        assert cache.pages.grow(sequence.table, end)
+        cache.pages.begin_snapshot(sequence.table)
+        cache.pages.end_snapshot(sequence.table, tokens, end)
     sequence.end()
-    return manager, tokens
+    return cache, tokens
 
 
 def test_a_prefix_of_whole_pages_ends_at_a_snapshot_at_the_end_of_a_page() -> None:
-    manager, tokens = with_snapshots([32, 40])
-    match = manager.match(None, tokens, len(tokens))
+    cache, tokens = with_snapshots([32, 40])
+    match = cache.prefixes.match(None, tokens, len(tokens))
     assert match.length == 40
-    assert manager.whole_pages(match).length == 32
-    manager, tokens = with_snapshots([20, 40])
-    assert manager.whole_pages(manager.match(None, tokens, len(tokens))).length == 0
+    assert cache.prefixes.whole_pages(match).length == 32
+    cache, tokens = with_snapshots([20, 40])
+    match = cache.prefixes.match(None, tokens, len(tokens))
+    assert cache.prefixes.whole_pages(match).length == 0
 
 
 def test_tokens_that_are_found_and_computed_again_are_lost() -> None:
-    manager, tokens = with_snapshots([32, 40, 60])
-    match = manager.match(None, tokens)
+    cache, tokens = with_snapshots([32, 40, 60])
+    match = cache.prefixes.match(None, tokens)
     assert (match.length, match.lost) == (40, 59 - 40)
-    match = manager.whole_pages(match)
+    match = cache.prefixes.whole_pages(match)
     assert (match.length, match.lost) == (32, 59 - 32)
-    manager.attach(table := PageTable(), match)
+    cache.pages.attach(table := PageTable(), match)
     assert table.lost == 59 - 32
 
 
 def test_only_the_last_page_of_a_node_is_saved_with_its_snapshot() -> None:
-    manager, _ = with_snapshots([96])
-    warm = [(len(page.tokens), page.snapshot) for page in manager._warm_pages()]
+    cache, _ = with_snapshots([96])
+    warm = [(len(page.tokens), page.snapshot) for page in cache.prefixes.warm_pages()]
     assert warm == [(32, None), (64, None), (96, 0)]
 
 
 def test_cached_bytes_are_those_of_pages_windows_and_snapshots() -> None:
-    manager, _ = with_snapshots([32, 40])
-    assert manager.stats().cached_bytes == 2 * 1000 + 2 * 70
-    windowed = CacheManager(StateMemory(8, 1000, (WindowMemory(200, 8, page_bytes=300),)))
+    cache, _ = with_snapshots([32, 40])
+    assert cache.stats().cached_bytes == 2 * 1000 + 2 * 70
+    windowed = Cache(StateMemory(8, 1000, (WindowMemory(200, 8, page_bytes=300),)))
     sequence = Sequence(windowed, words(1))
     sequence.compute()
     sequence.end()
@@ -338,31 +342,31 @@ def test_cached_bytes_are_those_of_pages_windows_and_snapshots() -> None:
 
 
 def test_the_figures_of_hits() -> None:
-    manager = CacheManager(StateMemory(PAGES))
-    assert (manager.stats().hit_rate, manager.stats().mean_hit_tokens) == (0.0, 0.0)
+    cache = Cache(StateMemory(PAGES))
+    assert (cache.stats().hit_rate, cache.stats().mean_hit_tokens) == (0.0, 0.0)
     for found, lost in ((0, 0), (40, 3), (20, 4), (0, 0)):
-        manager.count_query(70, found, lost)
-    stats = manager.stats()
+        cache.prefixes.count_query(70, found, lost)
+    stats = cache.stats()
     assert (stats.hit_rate, stats.mean_hit_tokens, stats.lost_tokens) == (0.5, 30.0, 7)
 
 
 def test_a_table_that_shrinks_gives_back_pages_of_all_groups() -> None:
-    manager = CacheManager(StateMemory(8, windows=(WindowMemory(200, 8),)))
+    cache = Cache(StateMemory(8, windows=(WindowMemory(200, 8),)))
     table = PageTable()
-    manager.grow(table, 5 * PAGE_TOKENS)
-    manager.shrink(table, 3 * PAGE_TOKENS + 1)
-    manager.check_integrity()
+    cache.pages.grow(table, 5 * PAGE_TOKENS)
+    cache.pages.shrink(table, 3 * PAGE_TOKENS + 1)
+    check_cache(cache)
     assert (len(table.pages), len(table.windows[0].pages)) == (4, 4)
-    assert manager.available_by_group.pages == (4, 4)
+    assert cache.pages.available_by_group.pages == (4, 4)
 
 
 def test_a_windowed_page_that_one_sequence_holds_costs_one() -> None:
     """When that sequence advances, it cannot use the page again. The source of a copy counts."""
-    manager = CacheManager(StateMemory(8, windows=(WindowMemory(64, 8, reach=3),)))
+    cache = Cache(StateMemory(8, windows=(WindowMemory(64, 8, reach=3),)))
     tokens = words(1, 2)  # ends inside the third page
-    first = Sequence(manager, tokens)
+    first = Sequence(cache, tokens)
     first.compute()
-    match = manager.match(None, [*tokens, 0])
-    assert manager.cost(match, len(tokens) + PAGE_TOKENS).pages == (2, 2 + 3)
+    match = cache.prefixes.match(None, [*tokens, 0])
+    assert cache.pages.cost(match, len(tokens) + PAGE_TOKENS).pages == (2, 2 + 3)
     first.end()
-    assert manager.cost(match, len(tokens) + PAGE_TOKENS).pages == (2 + 3, 3 + 1)
+    assert cache.pages.cost(match, len(tokens) + PAGE_TOKENS).pages == (2 + 3, 3 + 1)
