@@ -84,6 +84,7 @@ EXTENSIONS_MAY_IMPORT = {
     "llamacpp": {"metrics"},
     "quantise": {"reference"},
     "torch": {"processes"},
+    "hybrids": {"deepseek"},
 }
 """The other extensions that an extension needs. Every extension may import all of the core."""
 

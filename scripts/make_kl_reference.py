@@ -31,7 +31,7 @@ import xllamacpp
 
 from heddle.extensions.reference.model import ReferenceModel
 from heddle.folders import cache_home
-from heddle.models.families import build
+from heddle.models.build import build
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 from heddle.weights.sources import find
 

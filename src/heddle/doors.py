@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 _OWN = "heddle.extensions"
+_FAMILIES = "heddle.models.families"
 _GROUP = "heddle"
 
 
@@ -58,7 +59,7 @@ class Extension:
     """What one package brings. All texts but keys are references.
 
     Attributes:
-        families: values of :class:`heddle.models.families.Family`.
+        families: values of :class:`heddle.models.family.Family`.
         call_forms: functions that take the source of a chat template and return the
             :class:`heddle.text.chat.call_forms.CallForm` that it writes, or None. They are asked
             before Heddle looks itself.
@@ -123,6 +124,23 @@ def extensions() -> Mapping[str, Extension]:
     return found
 
 
+@cache
+def families() -> tuple[Any, ...]:
+    """All families (:class:`heddle.models.family.Family`): the core's own, then of extensions.
+
+    The core's own are the values `FAMILY` of the files in `heddle/models/families`.
+    """
+    own = (f"{_FAMILIES}.{name}:FAMILY" for name in _modules_of(_FAMILIES))
+    others = (one for extension in extensions().values() for one in extension.families)
+    return tuple(refer(one) for one in (*own, *others))
+
+
+@cache
+def architectures(format: str) -> Mapping[str, Any]:
+    """What families say of the files of each architecture in `format`, "gguf" or "hf"."""
+    return {name: row for family in families() for name, row in getattr(family, format).items()}
+
+
 def refer(reference: str) -> Any:
     """What the text `module:name` names. Raises ImportError or AttributeError."""
     module, _, name = reference.partition(":")
@@ -131,8 +149,13 @@ def refer(reference: str) -> Any:
 
 def _own_names() -> Iterator[str]:
     if importlib.util.find_spec(_OWN) is not None:  # None in a copy of the core alone
-        package = importlib.import_module(_OWN)
-        yield from sorted(module.name for module in pkgutil.iter_modules(package.__path__))
+        yield from _modules_of(_OWN)
+
+
+def _modules_of(package: str) -> list[str]:
+    return sorted(
+        module.name for module in pkgutil.iter_modules(importlib.import_module(package).__path__)
+    )
 
 
 def _package(point: EntryPoint) -> str:

@@ -10,7 +10,7 @@ import pytest
 from heddle.cli import newcomer, run
 from heddle.cli.machine import Machine, this_machine
 from heddle.config import DEFAULT_MODEL, HubConfig
-from heddle.models.families import FAMILIES
+from heddle.doors import architectures
 from heddle.weights.catalog import ALIASES
 from heddle.weights.hub.names import parse
 from heddle.weights.suggestions import SUGGESTIONS, best_for, rows
@@ -40,7 +40,7 @@ def test_the_suggestion_fits_the_machine(
 
 
 def test_suggestions_can_be_loaded_and_fit_their_memory() -> None:
-    known = {name for family in FAMILIES for name in family.gguf}
+    known = architectures("gguf")
     for one in SUGGESTIONS:
         assert one.architecture in known
         assert one.name in ALIASES or parse(one.name) is not None

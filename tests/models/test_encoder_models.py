@@ -14,7 +14,7 @@ from heddle import LLM, EmbeddingParams, EngineConfig, InvalidRequestError, Pool
 from heddle.engine.engine import Engine
 from heddle.errors import ContextLengthError, UnsupportedModelError
 from heddle.extensions.reference.model import ReferenceModel
-from heddle.models.families import build
+from heddle.models.build import build
 from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint
 from models.tiny import llama, qwen3
 from models.tiny_encoder import MODELS, PROMPTS, TOKENS, TinyEmbeddingGemma, write_json

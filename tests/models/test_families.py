@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import importlib
 import math
+import pkgutil
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
 from gguf_writer import Tensor, write_gguf
+from heddle.doors import architectures, families
 from heddle.errors import ModelFileError, UnsupportedModelError
 from heddle.extensions.reference.model import ReferenceModel
 from heddle.extensions.reference.ops import ReferenceLoader
-from heddle.models.families import FAMILIES, build, names
+from heddle.models import families as core_families
+from heddle.models.build import build
 from heddle.models.positions import temperature
 from heddle.weights.checkpoint import Bounds, Hyperparameters
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
@@ -36,10 +39,11 @@ def rope_of(model: Decoder) -> RopeSpec:
 
 
 def test_each_family_has_a_file_and_each_architecture_one_family() -> None:
-    for family in FAMILIES:
-        assert callable(importlib.import_module(f"heddle.models.{family.module}").build)
+    for file in pkgutil.iter_modules(core_families.__path__):
+        assert importlib.import_module(f"{core_families.__name__}.{file.name}").FAMILY in families()
     for format in ("gguf", "hf"):
-        assert len(names(format)) == sum(len(getattr(family, format)) for family in FAMILIES)
+        rows = architectures(format)
+        assert len(rows) == sum(len(getattr(family, format)) for family in families())
 
 
 def test_an_unknown_architecture_is_refused_with_the_known_ones(tmp_path: Path) -> None:

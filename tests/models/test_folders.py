@@ -14,7 +14,7 @@ from heddle.config import EngineConfig
 from heddle.engine.engine import Engine
 from heddle.errors import ModelFileError, ModelSourceError, UnsupportedModelError
 from heddle.extensions.reference.model import ReferenceModel
-from heddle.models.families import build
+from heddle.models.build import build
 from heddle.sampling_params import SamplingParams
 from heddle.weights.formats import read_outline
 from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from heddle.errors import ModelFileError, UnsupportedModelError
-from heddle.models import gemma2
-from heddle.models.families import build
+from heddle.models.build import build
+from heddle.models.families import gemma2
 from heddle.weights.checkpoint import Hyperparameters
 from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint
 from models.attentions import attentions

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from heddle.errors import ModelFileError
-from heddle.models import gemma3
-from heddle.models.families import build
+from heddle.models.build import build
+from heddle.models.families import gemma3
 from heddle.weights.checkpoint import Hyperparameters
 from models.attentions import attentions
 from models.tiny.base import BASE

@@ -14,8 +14,8 @@ from heddle.config import EngineConfig
 from heddle.errors import ModelFileError, UnsupportedModelError
 from heddle.executors.cpu.load import load
 from heddle.extensions.reference.model import ReferenceModel
+from heddle.models.build import build
 from heddle.models.experts import MixtureOfExperts
-from heddle.models.families import build
 from heddle.models.feed_forward import GatedMLP
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint

@@ -12,7 +12,7 @@ import pytest
 
 from gguf_writer import write_gguf
 from heddle.errors import ModelFileError, UnsupportedModelError
-from heddle.models.families import build
+from heddle.models.build import build
 from heddle.weights.checkpoint import Bounds, Hyperparameters
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 MODEL_SOURCES = (
     "models/*.py",
+    "models/families/*.py",
     "executors/graph/*.py",
     "executors/given_states.py",
     "executors/serving.py",
@@ -64,7 +65,7 @@ def door_sources() -> set[Path]:
             spec = find_spec(reference.partition(":")[0])
             if spec is not None and spec.origin is not None:
                 module = Path(spec.origin)
-                found |= set(module.parent.glob("*.py")) if spec.parent else {module}
+                found |= set(module.parent.rglob("*.py")) if spec.parent else {module}
     return found
 
 

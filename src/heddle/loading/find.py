@@ -23,7 +23,7 @@ def find_model(
     Raises as :func:`heddle.weights.sources.find`. A model of the hub whose architecture is not
     supported is refused before its weights are fetched.
     """
-    from heddle.models.families import family_of
+    from heddle.models.build import family_of
     from heddle.weights.sources import find
 
     return find(model, cache_home(), progress, place=place, check=family_of)
@@ -35,7 +35,7 @@ def check_supported(found: Found) -> None:
     Raises:
         UnsupportedModelError, ModelFileError: it cannot; says why.
     """
-    from heddle.models.families import build, family_of
+    from heddle.models.build import build, family_of
     from heddle.weights.formats import open_checkpoint
     from heddle.weights.tensor_types import unsupported
 

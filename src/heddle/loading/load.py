@@ -41,7 +41,7 @@ def load_model(
     Raises: see :meth:`heddle.engine.Engine.load`.
     """
     from heddle.executors.devices import check_ranks, loader
-    from heddle.models.families import family_of
+    from heddle.models.build import family_of
     from heddle.weights.formats import open_checkpoint
     from heddle.weights.progress import Silent
 
@@ -124,7 +124,7 @@ def _beside_draft(
     Then both hold as many tokens. the extension `drafters` gives the draft model its part.
     """
     from heddle.executors.serving import position_elements
-    from heddle.models.families import build, family_of
+    from heddle.models.build import build, family_of
     from heddle.text.tokenizer.tokenizer import Tokenizer
     from heddle.weights.formats import open_checkpoint
 

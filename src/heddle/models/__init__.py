@@ -1,1 +1,1 @@
-"""Architectures: `families.py` lists them. Each is one small file over shared blocks."""
+"""Models: shared blocks over `Ops`, and in `families/` one small file for each family."""

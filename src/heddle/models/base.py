@@ -125,23 +125,6 @@ def read_recurrent(hyperparameters: Hyperparameters, layers: int, period: int) -
     return [(layer + 1) % period > 0 for layer in range(layers)]
 
 
-_PARTS = ("recurrence", "attention", "mlp")
-
-
-def read_parts(hyperparameters: Hyperparameters, layers: int) -> list[str]:
-    """The part of each layer, in a model whose layers have one part: see `layer_parts`.
-
-    Raises:
-        ModelFileError: the checkpoint lists no known part for each layer.
-    """
-    listed = hyperparameters.get("layer_parts")
-    if not isinstance(listed, list) or len(listed) != layers or not set(listed) <= set(_PARTS):
-        hyperparameters.fail(
-            "layer_parts", f"must have {layers} entries of {', '.join(_PARTS)}, got {listed!r}"
-        )
-    return listed
-
-
 def read_rotated(hyperparameters: Hyperparameters, layers: int, period: int = 0) -> list[bool]:
     """Whether each layer has rotary positions.
 

@@ -14,8 +14,6 @@ from heddle.errors import ModelFileError
 from heddle.state import KvShape, Pages, Shared, Window
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from heddle.models.ops import AttentionSpec, Loader, Ops, RopeSpec, Temperature
     from heddle.state import StateKind
 
@@ -329,17 +327,3 @@ class Layer:
         if self.residual_scale != 1.0:
             part = ops.scale(part, self.residual_scale)
         return ops.add(x, part)
-
-
-def hybrid_layers(
-    recurrent: Iterable[bool],
-    recurrence: Mixer,
-    attention: Mixer,
-    mlps: Iterable[FeedForward],
-    norm_eps: float,
-) -> tuple[Layer, ...]:
-    """Layers with a recurrence where `recurrent` is true, and the others with attention."""
-    return tuple(
-        Layer(recurrence if is_recurrent else attention, mlp, norm_eps)
-        for is_recurrent, mlp in zip(recurrent, mlps, strict=True)
-    )

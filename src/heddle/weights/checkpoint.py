@@ -405,7 +405,7 @@ class Checkpoint(Protocol):
 
     Attributes:
         path: the file or folder.
-        format: name of the format, a key of the names in `heddle.models.families`.
+        format: name of the format, "gguf" or "hf".
         architecture: the architecture's name in that format.
         hyperparameters: hyperparameters under canonical names.
         tensors: tensors by canonical name, in the order of the files.

@@ -11,10 +11,12 @@ from fastapi import APIRouter
 
 from heddle.doors import Device, Extension
 from heddle.executors.cpu.load import load as load_on_processor
-from heddle.models.families import Family
-from heddle.models.qwen3 import build  # noqa: F401  a family whose layers are Qwen3's
+from heddle.models.families.qwen3 import build
+from heddle.models.family import Family
 from heddle.server.generate.api import Api
 from heddle.text.chat.call_forms import Hermes
+from heddle.weights.gguf.names import GGUFNames
+from heddle.weights.huggingface.names import FolderNames
 
 EXTENSION = Extension(
     families=("heddle_sample:FAMILY",),
@@ -26,7 +28,11 @@ EXTENSION = Extension(
     drafters={"again": "heddle_sample:Again"},
     logits_processors={"only": "heddle_sample:Only"},
 )
-FAMILY = Family("heddle_sample:build", gguf=("sample",), hf=("sample",))
+FAMILY = Family(  # layers are Qwen3's, under names of their own
+    build=build,
+    gguf={"sample": GGUFNames(layer={"mlp_norm": "feed_norm"})},
+    hf={"sample": FolderNames(layer={"mlp_norm": "norm_before_feed_forward"})},
+)
 
 
 def quantised_matrices(settings, tensors):

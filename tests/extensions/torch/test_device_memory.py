@@ -15,7 +15,7 @@ from heddle.executors import memory_plan
 from heddle.executors.devices import loader
 from heddle.executors.graph.forward import record
 from heddle.extensions.torch.division.claims import Claims
-from heddle.models.families import build
+from heddle.models.build import build
 from heddle.step import DeviceMemory
 from heddle.weights.mix import Mix
 from models.rig import CONTEXT, GREEDY, TEXT, Rig

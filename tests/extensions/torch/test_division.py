@@ -20,7 +20,7 @@ from heddle.extensions.torch.division.claims import Claims
 from heddle.extensions.torch.division.divide import Division
 from heddle.extensions.torch.division.shares import share, share_kinds, whole
 from heddle.extensions.torch.fusion import fused
-from heddle.models.families import build
+from heddle.models.build import build
 from heddle.state import divide
 from heddle.step import Chunk, Scoring, StepPlan
 from heddle.weights.mix import Mix

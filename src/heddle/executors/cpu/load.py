@@ -28,7 +28,7 @@ from heddle.executors.serving import (
     served_head,
     served_shape,
 )
-from heddle.models.families import build
+from heddle.models.build import build
 from heddle.state import without_last_layer
 from heddle.weights.mix import Mix
 

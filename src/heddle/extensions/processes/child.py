@@ -44,7 +44,7 @@ from heddle.extensions.processes.messages import (
 )
 from heddle.extensions.processes.plans import PlanReader, Result, Step, write_result
 from heddle.extensions.processes.rules import RulesReader
-from heddle.models.families import family_of
+from heddle.models.build import family_of
 from heddle.step import Executor, WarmingExecutor
 from heddle.weights.formats import open_checkpoint
 

@@ -5,7 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from heddle.errors import UnsupportedModelError
-from heddle.extensions.quantise.export_recurrent import LAYOUT_KEYS, layout_metadata, refuse
+from heddle.extensions.quantise.export_recurrent import (
+    LAYOUT_KEYS,
+    SHORT_CONVOLUTIONS,
+    layout_metadata,
+    refuse,
+)
 from heddle.weights.fused import FUSED_PARTS
 from heddle.weights.gguf import names
 from heddle.weights.gguf.hyperparameters import POOLING
@@ -44,9 +49,9 @@ ARCHITECTURES = {
     "granitemoehybrid": "granitehybrid",
     "lfm2": "lfm2",
     "lfm2_moe": "lfm2moe",
-    "deepseek_v2": names.DEEPSEEK,
-    "deepseek_v3": names.DEEPSEEK,
-    "glm4_moe_lite": names.DEEPSEEK,
+    "deepseek_v2": "deepseek2",
+    "deepseek_v3": "deepseek2",
+    "glm4_moe_lite": "deepseek2",
     "kimi_linear": "kimi-linear",
     "nemotron_h": "nemotron_h",
 }
@@ -122,7 +127,7 @@ def exported_name(checkpoint: Checkpoint, name: str) -> str:
     architecture = exported_architecture(checkpoint)
     stem, _, kind = name.rpartition(".")
     before, _, part = stem.rpartition(".")
-    for fused in names.FUSED.get(architecture, ()):
+    for fused in names.names_of(architecture).fused:
         if part in FUSED_PARTS[fused] and before.endswith(fused.rpartition(".")[0]):
             name = f"{before}.{fused.rpartition('.')[2]}.{kind}"
     return names.tensor_names(architecture).stored(name)
@@ -199,7 +204,8 @@ def _hyperparameters(read: Hyperparameters, architecture: str) -> Mapping[str, o
     if architecture in _WEIGHTS_NORMALISED:
         left_out |= {"expert_weights_normalised"}
     found: dict[str, object] = {}
-    for name, key in names.HYPERPARAMETERS.items():
+    own = names.names_of(architecture).hyperparameters
+    for name, key in {**names.HYPERPARAMETERS, **own}.items():
         value = read.get(name)
         if value is not None and name not in left_out:
             is_float = name in _FLOATS and isinstance(value, int)
@@ -225,7 +231,7 @@ def _check_rope(read: Hyperparameters, architecture: str) -> None:
     possible = _SCALINGS + _MORE_SCALINGS.get(architecture, ())
     if scaling not in possible:
         raise refuse(read, "rope.scaling", f"possible: {', '.join(possible)}")
-    whole = architecture not in names.YARN_BETWEEN_PAIRS
+    whole = names.names_of(architecture).values.get("rope.whole_pairs", True)
     if scaling == "yarn" and read.get("rope.whole_pairs", True) is not whole:
         raise refuse(read, "rope.whole_pairs", f"GGUF's architecture {architecture} has {whole}")
 
@@ -254,7 +260,7 @@ def _check_windows(read: Hyperparameters, architecture: str) -> None:
 def _check_biases(checkpoint: Checkpoint, architecture: str) -> None:
     """Raise UnsupportedModelError if short convolutions have biases, which llama.cpp has not."""
     for name, tensor in checkpoint.tensors.items():
-        if architecture in names.SHORT_CONVOLUTIONS and name.endswith(".mixer.conv.bias"):
+        if architecture in SHORT_CONVOLUTIONS and name.endswith(".mixer.conv.bias"):
             raise UnsupportedModelError(
                 f"tensor {tensor.label} cannot be written as GGUF: convolutions of its architecture"
                 f" {architecture} have no biases",

@@ -25,6 +25,12 @@ LAYOUT_KEYS = frozenset(
 )
 """Hyperparameters whose keys :func:`layout_metadata` writes."""
 
+SHORT_CONVOLUTIONS = frozenset({"lfm2", "lfm2moe"})
+_ONE_PART = frozenset({"nemotron_h", "nemotron_h_moe"})
+MAMBA = _ONE_PART | {"mamba2", "falcon-h1", "granitehybrid"}
+"""Architectures with Mamba-2. Its vectors are stored as matrices."""
+_LATENT_ATTENTION = frozenset({"deepseek2", "kimi-linear"})
+_RECURRENT_IF_NO_HEADS = SHORT_CONVOLUTIONS | {"granitehybrid", "kimi-linear"}
 _DELTA_NETS = frozenset({"qwen3next", "qwen35", "qwen35moe"})
 _SCORING = {"lfm2moe": "sigmoid", "kimi-linear": "sigmoid"}
 """How experts are scored, where the architecture implies it and llama.cpp wants a key."""
@@ -46,19 +52,19 @@ def layout_metadata(read: Hyperparameters, architecture: str) -> Metadata:
     found: Metadata = {}
     if architecture in _DELTA_NETS:
         found |= _delta_net(read, architecture)
-    if architecture in names.SHORT_CONVOLUTIONS:
+    if architecture in SHORT_CONVOLUTIONS:
         found["shortconv.l_cache"] = read.integer("state.taps")
     if architecture == "granitehybrid":
         found |= _mamba(read)
-    if architecture in names.ONE_PART:
+    if architecture in _ONE_PART:
         found |= _one_part(read) | _states(read)
-    if architecture in names.LATENT_ATTENTION:
+    if architecture in _LATENT_ATTENTION:
         found |= _latent(read, architecture)
     if architecture == "kimi-linear":
         found |= _kimi_delta(read)
-    if architecture in names.RECURRENT_IF_NO_HEADS:
+    if architecture in _RECURRENT_IF_NO_HEADS:
         found["attention.head_count_kv"] = _heads_of_layers(read, architecture)
-    if read.get("experts") and (architecture in _SCORING or architecture == names.DEEPSEEK):
+    if read.get("experts") and (architecture in _SCORING or architecture == "deepseek2"):
         found |= _experts(read, architecture)
     return found
 
@@ -128,7 +134,7 @@ def _one_part(read: Hyperparameters) -> Metadata:
 def _heads_of_layers(read: Hyperparameters, architecture: str) -> object:
     """Key/value heads of each layer, 0 for those with a recurrence."""
     # Latents are one head for all queries.
-    heads = 1 if architecture in names.LATENT_ATTENTION else read.integer("kv_heads")
+    heads = 1 if architecture in _LATENT_ATTENTION else read.integer("kv_heads")
     layers, listed = read.integer("layers"), read.get("recurrent_layers")
     recurrent = listed if isinstance(listed, list) else [False] * layers
     return np.array([0 if one else heads for one in recurrent], np.int32)
@@ -144,7 +150,7 @@ def _latent(read: Hyperparameters, architecture: str) -> Metadata:
         "attention.value_length_mla": read.integer("value_dim"),
         "rope.dimension_count": turned,
     }
-    if architecture != names.DEEPSEEK:
+    if architecture != "deepseek2":
         return found
     if not read.flag("rope.interleaved", True):
         raise refuse(read, "rope.interleaved", "latent attention rotates neighbours there")

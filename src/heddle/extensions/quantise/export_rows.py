@@ -10,7 +10,8 @@ import numpy as np
 
 from heddle.errors import UnsupportedModelError
 from heddle.extensions.quantise.export import exported_architecture
-from heddle.weights.gguf import names
+from heddle.extensions.quantise.export_recurrent import MAMBA
+from heddle.weights.gguf.names import names_of
 from heddle.weights.tensor_types import TensorType, dequantize
 
 if TYPE_CHECKING:
@@ -34,9 +35,9 @@ def exported_shape(checkpoint: Checkpoint, tensor: TensorInfo) -> tuple[int, ...
     shape, architecture = tensor.shape, exported_architecture(checkpoint)
     part = tensor.name.removesuffix(".weight").rpartition(".")[2]
     _check_columns(checkpoint, tensor, architecture)
-    if architecture in names.MAMBA and part in ("decay_rates", "skip"):
+    if architecture in MAMBA and part in ("decay_rates", "skip"):
         return (*shape, 1)
-    if architecture in names.MAMBA and tensor.name.endswith(".mixer.norm.weight"):
+    if architecture in MAMBA and tensor.name.endswith(".mixer.norm.weight"):
         groups = checkpoint.hyperparameters.integer("state.groups", 1)
         return (groups, shape[0] // groups)
     if architecture == "kimi-linear" and part == "decay_rates":
@@ -85,7 +86,7 @@ def exported_content(checkpoint: Checkpoint, tensor: TensorInfo) -> NDArray[np.u
         rows = _read(checkpoint, whole).reshape(whole.shape[0], -1)
         return rows[_rows_by_part(read)[part == "z"]].reshape(-1)
     raw = _read(checkpoint, checkpoint.tensors[tensor.name])
-    if architecture in names.TILED and ".mixer." in tensor.name:
+    if _says(architecture, "state.tiled") and ".mixer." in tensor.name:
         return _tiled(read, tensor, raw)
     return _paired(read, architecture, tensor, raw)
 
@@ -102,7 +103,7 @@ def exported_columns(
     checkpoint: Checkpoint, name: str, columns: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """A value for each input column (..., columns) of the matrix `name`, in GGUF's order."""
-    if checkpoint.format == "gguf" or exported_architecture(checkpoint) not in names.TILED:
+    if checkpoint.format == "gguf" or not _says(exported_architecture(checkpoint), "state.tiled"):
         return columns
     if not name.endswith(".mixer.output.weight"):
         return columns
@@ -127,8 +128,8 @@ def _paired(
     alternate in the rotated part of a head.
     """
     part = tensor.name.rpartition(".")[0].rpartition("attention.")[2]
-    keeps_order = read.flag("rope.interleaved", False) or architecture not in names.INTERLEAVED
-    if keeps_order or part not in ("q", "k"):
+    moves = _says(architecture, "rope.interleaved") and not read.flag("rope.interleaved", False)
+    if not moves or part not in ("q", "k"):
         return raw
     heads = read.integer("heads")
     if part == "k":
@@ -165,10 +166,15 @@ def _tiles(read: Hyperparameters, count: int, first: int) -> NDArray[np.intp]:
 
 
 def _check_columns(checkpoint: Checkpoint, tensor: TensorInfo, architecture: str) -> None:
-    is_moved = architecture in names.TILED and checkpoint.format != "gguf"
+    is_moved = _says(architecture, "state.tiled") and checkpoint.format != "gguf"
     if is_moved and tensor.name.endswith(".mixer.output.weight") and tensor.type.block_elements > 1:
         raise UnsupportedModelError(
             f"tensor {tensor.label} is quantised as {tensor.type.name} and cannot be written as"
             f" GGUF: its columns have another order in {architecture}; take a folder in BF16",
             param=tensor.label,
         )
+
+
+def _says(architecture: str, name: str) -> bool:
+    """Whether files of a GGUF architecture imply the hyperparameter `name`."""
+    return names_of(architecture).values.get(name) is True

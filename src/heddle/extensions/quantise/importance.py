@@ -16,7 +16,7 @@ from heddle.extensions.reference.ops import (
     SequenceChunk,
     Weight,
 )
-from heddle.models.families import build
+from heddle.models.build import build
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -18,7 +18,7 @@ from heddle.executors.serving import (
 from heddle.extensions.reference.executor import ReferenceExecutor
 from heddle.extensions.reference.ops import ReferenceLoader
 from heddle.extensions.reference.state_arrays import bytes_of_page
-from heddle.models.families import build
+from heddle.models.build import build
 from heddle.state import divide, without_last_layer
 from heddle.weights.mix import AS_STORED
 

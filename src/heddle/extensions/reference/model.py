@@ -13,7 +13,7 @@ from heddle.extensions.reference.ops import (
     SequenceCache,
     SequenceChunk,
 )
-from heddle.models.families import build
+from heddle.models.build import build
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

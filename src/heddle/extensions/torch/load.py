@@ -31,7 +31,7 @@ from heddle.extensions.torch.operations import operations
 from heddle.extensions.torch.parallel import load_parallel, load_rank
 from heddle.extensions.torch.program import Program
 from heddle.extensions.torch.weights import TorchLoader
-from heddle.models.families import build
+from heddle.models.build import build
 from heddle.state import without_last_layer
 from heddle.step import most_rows
 from heddle.weights.mix import Mix

@@ -37,7 +37,7 @@ from heddle.extensions.torch.ranks.executor import RankedExecutor
 from heddle.extensions.torch.ranks.group import start_ranks
 from heddle.extensions.torch.ranks.messages import Setup
 from heddle.extensions.torch.weights import TorchLoader
-from heddle.models.families import build
+from heddle.models.build import build
 from heddle.state import divide
 from heddle.step import most_rows
 from heddle.weights.mix import Mix

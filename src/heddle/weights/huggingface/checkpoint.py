@@ -19,7 +19,6 @@ from heddle.weights.huggingface import names
 from heddle.weights.huggingface.config import hyperparameters_of, text_part
 from heddle.weights.huggingface.experts import stacked_label, stacks_of_pairs, stacks_of_singles
 from heddle.weights.huggingface.generation import read_recommended
-from heddle.weights.huggingface.gpt_oss import made_tensors
 from heddle.weights.huggingface.json_files import read_json, read_limited, read_optional_json
 from heddle.weights.huggingface.sentence_modules import read_sentence_modules
 from heddle.weights.huggingface.stored import StoredTensors
@@ -72,9 +71,9 @@ class HuggingFaceCheckpoint(Closing):
                 dense=dense,
                 has_experts=bool(self.hyperparameters.get("experts")),
             )
-            is_gpt_oss = architecture == "gpt_oss"
-            self._made = made_tensors(self._stored.tensors) if is_gpt_oss else {}
-            self._stacks = {} if is_gpt_oss else self._stacked()
+            make = names.names_of(architecture).make
+            self._made = make(self._stored.tensors) if make else {}
+            self._stacks = {} if make else self._stacked()
             self.tensors: Mapping[str, TensorInfo] = MappingProxyType(
                 take_apart(self._tensors(), self.hyperparameters)
             )
@@ -224,7 +223,7 @@ class HuggingFaceCheckpoint(Closing):
             return None
         # The norm of a recurrence's result is stored whole.
         is_norm = name.endswith("norm.weight") and not name.endswith(".mixer.norm.weight")
-        if is_norm and self.architecture in names.NORMS_WITHOUT_ONE:
+        if is_norm and names.names_of(self.architecture).norms_without_one:
             return lambda weights: weights + np.float32(1)
         return None
 

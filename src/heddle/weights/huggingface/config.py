@@ -6,19 +6,10 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING
 
+from heddle.doors import architectures
 from heddle.errors import UnsupportedModelError
 from heddle.weights.checkpoint import Hyperparameters
-from heddle.weights.huggingface import (
-    deepseek,
-    falcon_h1,
-    gemma4,
-    granite,
-    kimi_linear,
-    lfm2,
-    mamba2,
-    names,
-    nemotron_h,
-)
+from heddle.weights.huggingface import names
 from heddle.weights.huggingface.values import by_kind, numbers_in, scaled
 
 if TYPE_CHECKING:
@@ -26,6 +17,7 @@ if TYPE_CHECKING:
 
     from heddle.weights.checkpoint import Bounds
     from heddle.weights.huggingface.json_files import Config
+    from heddle.weights.huggingface.names import FolderNames
     from heddle.weights.huggingface.sentence_modules import SentenceModules
 
 _ACTIVATIONS = {
@@ -37,16 +29,6 @@ _ACTIVATIONS = {
 _ACTIVATION_KEYS = ("hidden_activation", "hidden_act", "mlp_hidden_act")
 _SCALINGS = {"default": "none", "su": "longrope"}
 """Canonical names of rope scalings that have another name in config.json."""
-_SCALINGS_OF_PHI3 = {"su": "longrope", "yarn": "longrope"}
-_ROTATED_SHARE = {
-    "glm4": 0.5,
-    "qwen3_next": 0.25,
-    "qwen3_5_text": 0.25,
-    "qwen3_5_moe_text": 0.25,
-}
-"""Share of a head that an architecture rotates if config.json does not say."""
-_WINDOW_PERIOD = {"gemma2": 2, "olmo3": 4}
-"""Number of layers after which one layer has no window, if config.json does not list the layers."""
 _CAPS = ("attention.score_cap", "logit_cap")
 """Hyperparameters that null turns off; without their key, the family's default applies."""
 _WINDOWED = {"sliding_attention": True, "full_attention": False}
@@ -78,14 +60,12 @@ _ROPE = {
 _LAYERS = ("num_hidden_layers", "num_kv_shared_layers")
 """Keys of which lists by layer are made."""
 
-_WITH_IMAGES = frozenset({"gemma3", "gemma4", "mistral3", "qwen3_5", "qwen3_5_moe"})
-"""Values of `model_type` of models that see images, too. Their `text_config` is a text model's."""
-
 
 def text_part(config: Config) -> Config:
     """The configuration of the text model; `config` itself if the model has no other part."""
     text = config.get("text_config")
-    if str(config.get("model_type")) not in _WITH_IMAGES or not isinstance(text, dict):
+    with_images = {name for own in architectures("hf").values() for name in own.with_images}
+    if str(config.get("model_type")) not in with_images or not isinstance(text, dict):
         return config
     shared = ("quantization_config", "tie_word_embeddings", "bos_token_id", "eos_token_id")
     return {key: config[key] for key in shared if key in config} | text
@@ -101,37 +81,21 @@ def hyperparameters_of(config: Config, modules: SentenceModules, bounds: Bounds)
         UnsupportedModelError: config.json has a value that no canonical name can express.
     """
     architecture = str(config.get("model_type"))
-    keys = names.HYPERPARAMETERS | names.HYPERPARAMETERS_OF.get(architecture, {})
+    own = names.names_of(architecture)
+    keys = {**names.HYPERPARAMETERS, **own.hyperparameters}
     for key in _LAYERS:  # first: lists by layer follow
         bounds.check("layers", config.get(key), key)
-    values = {name: config[key] for name, key in keys.items() if config.get(key) is not None}
+    values: Config = {"rope.interleaved": False, **own.values}
+    values |= {name: config[key] for name, key in keys.items() if config.get(key) is not None}
     values |= {name: 0.0 for name in _CAPS if _is_null(config, names.HYPERPARAMETERS[name])}
-    values |= _activation(config) | _windows(config) | _experts(config) | _layers_with_rope(config)
-    values |= _recurrent(config)
-    if architecture in names.HEAD_OUTSIDE:  # Qwen3-Next's config.json does not name its head
-        values.setdefault("prediction_layers", 1)
-    if config.get("model_type") == gemma4.MODEL_TYPE:
-        values |= gemma4.layer_sizes(config)
-    if architecture == granite.HYBRID:
-        values |= granite.sizes(config)
-    if architecture == falcon_h1.MODEL_TYPE:
-        values |= falcon_h1.sizes(config)
-    if architecture in lfm2.MODEL_TYPES:
-        values |= lfm2.sizes(config)
-    if architecture == kimi_linear.MODEL_TYPE:
-        values |= kimi_linear.sizes(config)
-    if architecture == mamba2.MODEL_TYPE:
-        values |= mamba2.sizes(config)
-    if architecture == nemotron_h.MODEL_TYPE:
-        values |= nemotron_h.sizes(config)
+    values |= _activation(config) | _windows(config, own) | _experts(config)
+    values |= _layers_with_rope(config) | _recurrent(config)
     whole, local = _rope_objects(config)
-    values |= _rope(config, whole)
+    values |= _rope(config, whole, own)
     base = local.get("rope_theta", config.get("rope_local_base_freq"))
     if base is not None:
         values["rope.local_base"] = base
-    values["rope.interleaved"] = config.get("model_type") in names.INTERLEAVED
-    if config.get("model_type") in deepseek.MODEL_TYPES:
-        values |= deepseek.latent_sizes(config) | deepseek.score_factor(config)
+    values |= own.read(config)
     # "vision": only images see both sides.
     if config.get("use_bidirectional_attention") not in (None, False, "vision"):
         values["causal"] = False
@@ -186,7 +150,7 @@ def _activation(config: Config) -> Config:
     return {}
 
 
-def _windows(config: Config) -> Config:
+def _windows(config: Config, own: FolderNames) -> Config:
     """Which layers attend to a window only; no window if config.json turns windows off."""
     window = config.get("sliding_window")
     if window is None or config.get("use_sliding_window") is False:
@@ -194,9 +158,8 @@ def _windows(config: Config) -> Config:
     kinds, layers = config.get("layer_types"), config.get("num_hidden_layers")
     if isinstance(kinds, list):
         return {"window_layers": by_kind("layer_types", kinds, _WINDOWED)}
-    period = _WINDOW_PERIOD.get(str(config.get("model_type")))
-    if period is not None:
-        return {"window_period": period}
+    if own.window_period is not None:
+        return {"window_period": own.window_period}
     first = config.get("max_window_layers", 0)  # Qwen: layers before it have no window
     if "sliding_window_pattern" in config or not isinstance(layers, int):
         return {}
@@ -278,7 +241,7 @@ def _rope_objects(config: Config) -> tuple[Config, Config]:
     return rope, {}
 
 
-def _rope(config: Config, rope: Mapping[str, object]) -> Config:
+def _rope(config: Config, rope: Mapping[str, object], own: FolderNames) -> Config:
     """Rope under canonical names. Some keys may also be at the top level of config.json."""
     found = {}
     for name, key in _ROPE.items():
@@ -286,10 +249,9 @@ def _rope(config: Config, rope: Mapping[str, object]) -> Config:
         if value is not None:
             found[name] = value
     kind = rope.get("rope_type", rope.get("type", "default"))
-    architecture = str(config.get("model_type"))
-    scalings = _SCALINGS | (_SCALINGS_OF_PHI3 if architecture == "phi3" else {})
+    scalings = _SCALINGS | dict(own.scalings)
     found["rope.scaling"] = scalings.get(kind, kind) if isinstance(kind, str) else kind
-    share = rope.get("partial_rotary_factor", _ROTATED_SHARE.get(architecture))
+    share = rope.get("partial_rotary_factor", own.rotated_share)
     share, head = config.get("partial_rotary_factor", share), None
     if kind != "proportional" and isinstance(share, float | int) and share != 1.0:
         head = config.get("head_dim") or _default_head_dim(config)

@@ -1,17 +1,79 @@
 """Names of hyperparameters and tensors in Hugging Face folders, by canonical name.
 
-`transformers` writes these names. Code outside this room uses none of them.
+`transformers` writes these names. Here are those that most architectures share. A family brings
+what is particular to its folders, as `FolderNames`.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from heddle.weights.huggingface.layer_names import layer_names
+from heddle.doors import architectures
 from heddle.weights.tensor_names import TensorNames
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Sequence
+    from collections.abc import Callable, Container, Mapping, Sequence
+
+    from heddle.weights.huggingface.json_files import Config
+    from heddle.weights.huggingface.made import MadeTensor, Stored
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FolderNames:
+    """What is particular to folders of one architecture.
+
+    Attributes:
+        hyperparameters: keys of config.json, by canonical name.
+        values: hyperparameters that config.json need not name.
+        outside: parts outside of layers, by canonical part.
+        layer: parts of a layer, by canonical part.
+        layer_without_experts: the same in models without experts; None: as in the others.
+        tensors: whole names of tensors of a layer that do not end as their canonical names do.
+        aliases: other names of tensors of a layer, in full, with their canonical names.
+        head_layers: prefix of the layers of a prediction head that lies outside of the model's
+            layers; empty: it lies behind them, or there is none.
+        head: parts of such a head, by canonical part.
+        norms_without_one: whether norm weights are stored without their offset of 1.
+        rotated_share: share of a head that is rotated if config.json does not say.
+        window_period: number of layers after which one layer has no window, if config.json does
+            not list the layers.
+        scalings: canonical names of rope scalings that have another meaning here.
+        with_images: values of `model_type` of models that see images, too. Their `text_config` has
+            this architecture.
+        read: hyperparameters that only this architecture's config.json has, by canonical name; they
+            replace those that all have. Raises ModelFileError or UnsupportedModelError.
+        make: the tensors that are computed from stored ones without a change of a value, by
+            canonical name; None: there are none. It reads experts of types that `quant_method`
+            mxfp4 names.
+    """
+
+    hyperparameters: Mapping[str, str] = field(default_factory=dict)
+    values: Mapping[str, object] = field(default_factory=dict)
+    outside: Mapping[str, str] = field(default_factory=dict)
+    layer: Mapping[str, str] = field(default_factory=dict)
+    layer_without_experts: Mapping[str, str] | None = None
+    tensors: Mapping[str, str] = field(default_factory=dict)
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    head_layers: str = ""
+    head: Mapping[str, str] = field(default_factory=dict)
+    norms_without_one: bool = False
+    rotated_share: float | None = None
+    window_period: int | None = None
+    scalings: Mapping[str, str] = field(default_factory=dict)
+    with_images: tuple[str, ...] = ()
+    read: Callable[[Config], Mapping[str, object]] = lambda config: {}
+    make: Callable[[Mapping[str, Stored]], Mapping[str, MadeTensor]] | None = None
+
+
+def names_of(architecture: str) -> FolderNames:
+    """What is particular to folders of an architecture, a value of `model_type`.
+
+    It is nothing if no family has the architecture.
+    """
+    found: FolderNames = architectures("hf").get(architecture, FolderNames())
+    return found
+
 
 HYPERPARAMETERS = {
     "layers": "num_hidden_layers",
@@ -21,13 +83,6 @@ HYPERPARAMETERS = {
     "kv_heads": "num_key_value_heads",
     "key_dim": "head_dim",
     "shared_layers": "num_kv_shared_layers",
-    "layer_input_width": "hidden_size_per_layer_input",
-    "attention_period": "full_attention_interval",
-    "state.heads": "linear_num_value_heads",
-    "state.groups": "linear_num_key_heads",
-    "state.key_dim": "linear_key_head_dim",
-    "state.value_dim": "linear_value_head_dim",
-    "state.taps": "linear_conv_kernel_dim",
     "context": "max_position_embeddings",
     "vocabulary": "vocab_size",
     "norm_eps": "rms_norm_eps",
@@ -44,92 +99,55 @@ HYPERPARAMETERS = {
 }
 """Keys of config.json, by canonical name. The keys of rope are in `config.py`."""
 
-_SHORT_CONV_KEYS = {"norm_eps": "norm_eps", "state.taps": "conv_L_cache"}
-_MAMBA_KEYS = {
-    "state.heads": "mamba_n_heads",
-    "state.groups": "mamba_n_groups",
-    "state.key_dim": "mamba_d_state",
-    "state.taps": "mamba_d_conv",
-}
-_HEAD_OF_QWEN = {"prediction_layers": "mtp_num_hidden_layers"}
-HYPERPARAMETERS_OF = {
-    "qwen3_5_text": _HEAD_OF_QWEN,
-    "qwen3_5_moe_text": _HEAD_OF_QWEN,
-    "kimi_linear": {
-        "context": "model_max_length",
-        "state.heads": "linear_attn_config.num_heads",
-        "state.key_dim": "linear_attn_config.head_dim",
-        "state.taps": "linear_attn_config.short_conv_kernel_size",
-    },
-    "mamba2": {
-        "norm_eps": "layer_norm_epsilon",
-        "state.heads": "num_heads",
-        "state.groups": "n_groups",
-        "state.key_dim": "state_size",
-        "state.taps": "conv_kernel",
-    },
-    "nemotron_h": {
-        "norm_eps": "layer_norm_epsilon",
-        "layer_parts": "layers_block_type",
-        "state.heads": "mamba_num_heads",
-        "state.groups": "n_groups",
-        "state.key_dim": "ssm_state_size",
-        "state.taps": "conv_kernel",
-        "expert_latent": "moe_latent_size",
-        "shared_expert_width": "moe_shared_expert_intermediate_size",
-    },
-    "falcon_h1": _MAMBA_KEYS,
-    "lfm2": _SHORT_CONV_KEYS,
-    "lfm2_moe": _SHORT_CONV_KEYS,
-    "granitemoehybrid": _MAMBA_KEYS
-    | {
-        "mlp_width": "shared_intermediate_size",
-        "shared_expert_width": "shared_intermediate_size",
-        "expert_width": "intermediate_size",
-    },
-}
-"""Keys that are particular to one architecture."""
-
 _OUTSIDE_LAYERS = {
     "embedding": "model.embed_tokens",
     "output_norm": "model.norm",
     "output": "lm_head",
-    "layer_inputs.embedding": "model.embed_tokens_per_layer",
-    "layer_inputs.projection": "model.per_layer_model_projection",
-    "layer_inputs.norm": "model.per_layer_projection_norm",
 }
-INTERLEAVED = frozenset({"glm4"})
-"""Architectures whose rows of q and k are ordered so that rotation pairs neighbours."""
+_IN_LAYER = {
+    "attention_norm": "input_layernorm",
+    "attention.q": "self_attn.q_proj",
+    "attention.k": "self_attn.k_proj",
+    "attention.v": "self_attn.v_proj",
+    "attention.qkv": "self_attn.qkv_proj",
+    "attention.output": "self_attn.o_proj",
+    "attention.q_norm": "self_attn.q_norm",
+    "attention.k_norm": "self_attn.k_norm",
+    "mlp_norm": "post_attention_layernorm",
+    "mlp.gate": "mlp.gate_proj",
+    "mlp.up": "mlp.up_proj",
+    "mlp.gate_up": "mlp.gate_up_proj",
+    "mlp.down": "mlp.down_proj",
+    "prediction.projection": "eh_proj",
+    "prediction.embedding_norm": "enorm",
+    "prediction.state_norm": "hnorm",
+    "prediction.embedding": "embed_tokens",
+    "prediction.output_norm": "shared_head.norm",
+    "prediction.output": "shared_head.head",
+    "mlp.router": "mlp.gate",
+    "mlp.shared_gate": "mlp.shared_expert_gate",
+    **{f"mlp.shared.{part}": f"mlp.shared_expert.{part}_proj" for part in ("gate", "up", "down")},
+    **{f"mlp.experts.{part}": f"mlp.experts.*.{part}_proj" for part in ("gate", "up", "down")},
+}
+"""Parts of a layer. `*` stands for the number of an expert; see `experts.py`."""
+_IRREGULAR = {"mlp.selection_bias.weight": "mlp.gate.e_score_correction_bias"}
+"""Tensors of a layer, by whole names: they do not end as their canonical names do."""
 
-NORMS_WITHOUT_ONE = frozenset(
-    {"gemma2", "gemma3_text", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"}
-)
-"""Architectures whose norm weights are stored without their offset of 1."""
-
-_OUTSIDE_OF = {
-    "lfm2": {"output_norm": "model.embedding_norm"},
-    "lfm2_moe": {"output_norm": "model.embedding_norm"},
-    "falcon_h1": {"output_norm": "model.final_layernorm"},
-    "mamba2": {"embedding": "model.embeddings", "output_norm": "model.norm_f"},
-    "nemotron_h": {"embedding": "model.embeddings", "output_norm": "model.norm_f"},
+SHARED_EXPERTS = {
+    f"mlp.shared.{part}": f"mlp.shared_experts.{part}_proj" for part in ("gate", "up", "down")
 }
-"""Names outside layers that are particular to one architecture."""
-
-HEAD_OUTSIDE = frozenset({"qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"})
-"""Architectures whose prediction head lies outside of the model's layers, as `mtp`."""
-_HEAD_OUTSIDE = {
-    "prediction.projection": "mtp.fc",
-    "prediction.embedding_norm": "mtp.pre_fc_norm_embedding",
-    "prediction.state_norm": "mtp.pre_fc_norm_hidden",
-    "prediction.output_norm": "mtp.norm",
+"""Parts of shared experts, in architectures that may have several."""
+NORMS_AROUND = {
+    "post_attention_norm": "post_attention_layernorm",
+    "mlp_norm": "pre_feedforward_layernorm",
+    "post_mlp_norm": "post_feedforward_layernorm",
 }
-_ALIASES = {
-    # Experts of the head are stored one by one, those of layers together.
-    "qwen3_5_moe_text": {
-        f"mlp.experts.*.{part}_proj.weight": f"mlp.experts.{part}.weight"
-        for part in ("gate", "up", "down")
-    },
+"""Norms before and after each part."""
+STACKED_GATE_UP = {
+    "mlp.experts.gate": "mlp.experts.gate_up_proj",
+    "mlp.experts.up": "mlp.experts.gate_up_proj",
 }
+"""Gate and up of all experts as one tensor; see `experts.py`."""
 
 _BASE = "model."
 _BASES = {
@@ -166,16 +184,25 @@ def tensor_names(
         layers: the number of layers, unchecked.
         dense: folders of dense layers after the last norm.
     """
-    outside = _OUTSIDE_LAYERS | _OUTSIDE_OF.get(architecture, {})
+    own = names_of(architecture)
+    outside = _OUTSIDE_LAYERS | dict(own.outside)
     outside |= {f"dense.{i}": f"{folder}/linear" for i, folder in enumerate(dense)}
     for name, stored in outside.items():
         if stored.startswith(_BASE):
             outside[name] = base + stored.removeprefix(_BASE)
     outside["output"] = _BASES[base] + outside["output"]
-    in_layer, irregular = layer_names(architecture, has_experts=has_experts)
     further = None
-    if architecture in HEAD_OUTSIDE and isinstance(layers, int):
-        outside |= {f"layers.{layers}.{part}": stored for part, stored in _HEAD_OUTSIDE.items()}
-        further = "mtp.layers.", layers
-    aliases = _ALIASES.get(architecture)
-    return TensorNames(f"{base}layers.", outside, in_layer, irregular, further, aliases)
+    if own.head_layers and isinstance(layers, int):
+        outside |= {f"layers.{layers}.{part}": stored for part, stored in own.head.items()}
+        further = own.head_layers, layers
+    layer = own.layer
+    if not has_experts and own.layer_without_experts is not None:
+        layer = own.layer_without_experts
+    return TensorNames(
+        f"{base}layers.",
+        outside,
+        _IN_LAYER | dict(layer),
+        _IRREGULAR | dict(own.tensors),
+        further,
+        own.aliases,
+    )

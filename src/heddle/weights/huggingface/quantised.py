@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from heddle.doors import extensions, refer
 from heddle.errors import UnsupportedModelError
+from heddle.weights.huggingface.names import names_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -99,8 +100,8 @@ def quantised_matrices(config: Config, tensors: Stored) -> dict[str, QuantisedMa
     if settings is None:
         return {}
     method = settings.get("quant_method") if isinstance(settings, dict) else None
-    if method == "mxfp4" and config.get("model_type") == "gpt_oss":
-        return {}  # only experts are quantised; gpt_oss.py reads them
+    if method == "mxfp4" and names_of(str(config.get("model_type"))).make:
+        return {}  # only experts are quantised; the family makes their tensors
     known = {
         name: one for each in extensions().values() for name, one in each.quantisations.items()
     }

@@ -19,7 +19,7 @@ from heddle.extensions.processes.children.program import serve_parent
 from heddle.extensions.processes.children.versions import files_digest
 from heddle.extensions.processes.plans import PlanReader, Step
 from heddle.extensions.torch.ranks.messages import Computed, Join, Loaded, Order, Setup
-from heddle.models.families import family_of
+from heddle.models.build import family_of
 from heddle.step import PageMemory
 from heddle.weights.formats import open_checkpoint
 

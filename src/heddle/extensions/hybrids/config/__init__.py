@@ -1,0 +1,1 @@
+"""Readers of what only hybrids' config.json has."""

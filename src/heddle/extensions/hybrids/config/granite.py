@@ -1,0 +1,35 @@
+"""Readers of the keys of config.json that only Granite's hybrids have."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from heddle.errors import UnsupportedModelError
+from heddle.extensions.hybrids.config.mamba import check_mixer
+from heddle.weights.huggingface.values import scaled
+
+if TYPE_CHECKING:
+    from heddle.weights.huggingface.json_files import Config
+
+
+def sizes(config: Config) -> Config:
+    """The width of the recurrence, and whether attention has positions.
+
+    Raises:
+        UnsupportedModelError: step sizes have a limit, or positions have a type that is not known.
+    """
+    found: Config = {}
+    expand, width = config.get("mamba_expand", 2), config.get("hidden_size")
+    if isinstance(expand, int | float) and isinstance(width, int):
+        found["state.inner"] = scaled("mamba_expand", expand, width)
+    check_mixer(config, "hidden_act")
+    positions = config.get("position_embedding_type")
+    if positions not in (None, "nope", "rope"):
+        raise UnsupportedModelError(
+            f"config.json: position_embedding_type {positions!r} is not supported; supported: rope,"
+            " nope",
+            param="position_embedding_type",
+        )
+    if positions != "rope":
+        found["rope.layer_period"] = 1  # no layer has positions
+    return found

@@ -1,0 +1,24 @@
+"""GLM-4.5: as Llama, with norms of heads in some models, and experts after the first layers.
+
+Experts are scored by sigmoids, chosen with a bias, and joined by shared experts. GLM-4.5 Team 2025
+(arXiv:2508.06471).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from heddle.models.blocks import QueryKeyNorm
+from heddle.models.families import llama
+from heddle.models.family import Family
+from heddle.weights.gguf.names import GGUFNames
+from heddle.weights.huggingface.names import SHARED_EXPERTS, FolderNames
+
+build = partial(llama.build, norm=QueryKeyNorm.IF_STORED, scoring="sigmoid")
+
+
+FAMILY = Family(
+    build=build,
+    gguf={"glm4moe": GGUFNames(layer={"mlp_norm": "post_attention_norm"})},
+    hf={"glm4_moe": FolderNames(layer=SHARED_EXPERTS)},
+)

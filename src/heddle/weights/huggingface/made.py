@@ -1,0 +1,60 @@
+"""Canonical tensors that are made from stored ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Protocol
+
+from heddle.weights.huggingface.safetensors import DTYPE_BITS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Raw = NDArray[np.uint8]
+
+MXFP4 = "MXFP4"
+_BLOCK = 32
+
+
+class Stored(Protocol):
+    """A tensor as the files have it."""
+
+    @property
+    def dtype(self) -> str: ...
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class MadeTensor:
+    """A canonical tensor that is made from stored ones.
+
+    Attributes:
+        dtype: `MXFP4`, or the stored dtype.
+        shape: of the canonical tensor.
+        sources: names of the stored tensors, that of the label first.
+        make: the canonical tensor's bytes, from those of the sources.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    sources: tuple[str, ...]
+    make: Callable[[list[Raw]], Raw]
+
+    @property
+    def label(self) -> str:
+        """The files' own name."""
+        return self.sources[0]
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        elements = prod(self.shape)
+        if self.dtype == MXFP4:
+            return elements // _BLOCK * (_BLOCK // 2 + 1)
+        return elements * DTYPE_BITS[self.dtype] // 8
