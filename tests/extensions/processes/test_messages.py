@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import os
 import socket
 from array import array
 from concurrent.futures import Future
 from dataclasses import astuple, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -18,9 +19,10 @@ from hypothesis import strategies as st
 from heddle import errors
 from heddle.config import EngineConfig
 from heddle.embedding import EmbeddingParams, Pooling
-from heddle.errors import EngineFailedError, HeddleError
+from heddle.errors import EngineFailedError, HeddleError, ModelFileError
 from heddle.extensions.processes.children.channel import Channel
 from heddle.extensions.processes.children.messages import Content, Message
+from heddle.extensions.processes.children.versions import files_digest, open_same
 from heddle.extensions.processes.failures import Failure
 from heddle.extensions.processes.messages import LoadOrder, Order, Report
 from heddle.extensions.processes.plans import (
@@ -33,6 +35,7 @@ from heddle.extensions.processes.plans import (
 )
 from heddle.extensions.processes.rules import RulesReader, RulesWriter
 from heddle.grammars import Grammar
+from heddle.models.build import family_of
 from heddle.outputs import PromptLogprob
 from heddle.parameters import EngramChoice, Speculation
 from heddle.sampling_params import EngramForm, SamplingParams, Stage
@@ -54,6 +57,11 @@ from heddle.step import (
     TokenRules,
     WindowPages,
 )
+from heddle.weights.formats import open_checkpoint
+from models.tiny import llama
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 numbers = st.integers(0, 1 << 33)
 runs = st.lists(numbers, max_size=5)
@@ -282,3 +290,15 @@ def test_an_error_that_this_process_does_not_know_is_a_failed_engine() -> None:
 def test_a_result_has_as_many_fields_as_the_contract() -> None:
     """A new field of a chunk or a result must travel, too."""
     assert len(fields(StepResult)) + 4 == len(Result.__struct_fields__)
+
+
+def test_a_child_refuses_files_that_changed_since_the_parent_opened_them(tmp_path: Path) -> None:
+    path = llama.PLAIN.checkpoint(tmp_path).path
+    with open_checkpoint(path, None, family_of) as checkpoint:
+        digest = files_digest(checkpoint)
+        with open_same(str(path), digest) as found:
+            assert found.path == path
+        os.utime(next(iter(checkpoint.stamps)), ns=(1, 1))
+        again = open_same(str(path), digest)
+        with pytest.raises(ModelFileError, match="changed while it was loaded"), again:
+            pass

@@ -15,15 +15,13 @@ import sys
 import threading
 import time
 import traceback
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from heddle.doors import refer
-from heddle.errors import ModelFileError
 from heddle.extensions.processes.children.channel import ChannelClosedError
 from heddle.extensions.processes.children.messages import Close, Done, Failed, WarmUp, serve_state
 from heddle.extensions.processes.children.program import serve_parent
-from heddle.extensions.processes.children.versions import files_digest
+from heddle.extensions.processes.children.versions import open_same
 from heddle.extensions.processes.edits import GivenEdits
 from heddle.extensions.processes.failures import Failure
 from heddle.extensions.processes.messages import (
@@ -44,9 +42,7 @@ from heddle.extensions.processes.messages import (
 )
 from heddle.extensions.processes.plans import PlanReader, Result, Step, write_result
 from heddle.extensions.processes.rules import RulesReader
-from heddle.models.build import family_of
 from heddle.step import Executor, WarmingExecutor
-from heddle.weights.formats import open_checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -224,12 +220,7 @@ def _serve(channel: Channel[Any]) -> None:
 
 
 def _load(channel: Channel[Any], order: LoadOrder) -> GuestExecutor:
-    with open_checkpoint(Path(order.path), None, family_of) as checkpoint:
-        if files_digest(checkpoint) != order.files:
-            raise ModelFileError(
-                f"{order.path} changed while it was loaded; load it again once it is whole",
-                field="file",
-            )
+    with open_same(order.path, order.files) as checkpoint:
         executor: GuestExecutor = refer(order.load)(
             checkpoint,
             order.config,

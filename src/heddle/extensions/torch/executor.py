@@ -30,6 +30,7 @@ from heddle.extensions.torch.chunk_rows import rows_of
 from heddle.extensions.torch.device import device_digest, device_name
 from heddle.extensions.torch.device_memory import device_memory
 from heddle.extensions.torch.limits import measure
+from heddle.extensions.torch.program import ProgramMemory
 from heddle.extensions.torch.readout import read
 from heddle.extensions.torch.sampling import Samplers
 from heddle.extensions.torch.scoring import score_on_device, score_on_host
@@ -89,7 +90,7 @@ class _Started:
     picks: StartedPicks | None = None
 
 
-class TorchExecutor:
+class TorchExecutor(ProgramMemory):
     """Runs plans on a torch device; see `heddle.step.Executor`.
 
     Attributes:
@@ -177,18 +178,6 @@ class TorchExecutor:
 
     def measure_limits(self) -> Limits:
         return measure(self._device, self._weight_bytes)
-
-    def read_page(self, page: int, windows: Sequence[int] = ()) -> memoryview:
-        return self._program.pages.read(page, windows)
-
-    def write_page(self, page: int, content: memoryview, windows: Sequence[int] = ()) -> None:
-        self._program.pages.write(page, content, windows)
-
-    def read_snapshot(self, snapshot: int) -> memoryview:
-        return self._program.states.read(snapshot)
-
-    def write_snapshot(self, snapshot: int, content: memoryview) -> None:
-        self._program.states.write(snapshot, content)
 
     def submit(self, plan: StepPlan) -> None:
         self.check(plan)

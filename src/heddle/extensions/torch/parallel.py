@@ -32,7 +32,7 @@ from heddle.extensions.torch.executor import TorchExecutor, Uploaded
 from heddle.extensions.torch.graphs import capture_of
 from heddle.extensions.torch.open_blocks import kinds_with_rows
 from heddle.extensions.torch.operations import operations
-from heddle.extensions.torch.program import Program
+from heddle.extensions.torch.program import Program, ProgramMemory
 from heddle.extensions.torch.ranks.executor import RankedExecutor
 from heddle.extensions.torch.ranks.group import start_ranks
 from heddle.extensions.torch.ranks.messages import Setup
@@ -248,7 +248,7 @@ class _Rank:
         )
 
 
-class Follower:
+class Follower(ProgramMemory):
     """A rank that computes what rank 0 plans; see `ranks.child.Follower`."""
 
     def __init__(self, rank: _Rank) -> None:
@@ -282,15 +282,3 @@ class Follower:
         for _ in chain(step.logits(logit_rows(chunks)), step.states(state_rows(chunks))):
             pass  # rank 0 reads them
         program.states.keep(plan)
-
-    def read_page(self, page: int, windows: Sequence[int] = ()) -> memoryview:
-        return self._program.pages.read(page, windows)
-
-    def write_page(self, page: int, content: memoryview, windows: Sequence[int] = ()) -> None:
-        self._program.pages.write(page, content, windows)
-
-    def read_snapshot(self, snapshot: int) -> memoryview:
-        return self._program.states.read(snapshot)
-
-    def write_snapshot(self, snapshot: int, content: memoryview) -> None:
-        self._program.states.write(snapshot, content)

@@ -314,6 +314,24 @@ def _values(rows: int, *parts: Stage) -> Iterator[Value]:
             yield (rows, max(node.widths)), torch.float32
 
 
+class ProgramMemory:
+    """State as bytes, of an object that has a program; see `heddle.step.PageMemory`."""
+
+    _program: Program
+
+    def read_page(self, page: int, windows: Sequence[int] = ()) -> memoryview:
+        return self._program.pages.read(page, windows)
+
+    def write_page(self, page: int, content: memoryview, windows: Sequence[int] = ()) -> None:
+        self._program.pages.write(page, content, windows)
+
+    def read_snapshot(self, snapshot: int) -> memoryview:
+        return self._program.states.read(snapshot)
+
+    def write_snapshot(self, snapshot: int, content: memoryview) -> None:
+        self._program.states.write(snapshot, content)
+
+
 class Step:
     """A step whose tokens are computed. The plan reads some of its rows."""
 

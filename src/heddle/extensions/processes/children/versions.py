@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from heddle.errors import ModelFileError
+from heddle.models.build import family_of
+from heddle.weights.formats import open_checkpoint
+
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from heddle.weights.checkpoint import Checkpoint
 
 
@@ -19,6 +27,21 @@ def files_digest(checkpoint: Checkpoint) -> str:
     """A digest of the model's files: names, sizes, times of the last change."""
     stamps = sorted((str(path), stamp) for path, stamp in checkpoint.stamps.items())
     return hashlib.sha256(repr(stamps).encode()).hexdigest()
+
+
+@contextmanager
+def open_same(path: str, digest: str) -> Iterator[Checkpoint]:
+    """Open the model's files, which must be those that the parent has open.
+
+    Raises:
+        ModelFileError: they changed meanwhile, or as `open_checkpoint`.
+    """
+    with open_checkpoint(Path(path), None, family_of) as checkpoint:
+        if files_digest(checkpoint) != digest:
+            raise ModelFileError(
+                f"{path} changed while it was loaded; load it again once it is whole", field="file"
+            )
+        yield checkpoint
 
 
 def _torch_version() -> str:

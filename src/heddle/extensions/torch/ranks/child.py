@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from heddle.errors import ModelFileError
 from heddle.extensions.processes.children.messages import (
     Close,
     Content,
@@ -16,12 +14,10 @@ from heddle.extensions.processes.children.messages import (
     serve_state,
 )
 from heddle.extensions.processes.children.program import serve_parent
-from heddle.extensions.processes.children.versions import files_digest
+from heddle.extensions.processes.children.versions import open_same
 from heddle.extensions.processes.plans import PlanReader, Step
 from heddle.extensions.torch.ranks.messages import Computed, Join, Loaded, Order, Setup
-from heddle.models.build import family_of
 from heddle.step import PageMemory
-from heddle.weights.formats import open_checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -79,12 +75,7 @@ def main(descriptor: int) -> None:
 def _load(setup: Setup) -> Follower:
     from heddle.extensions.torch.load import load_rank  # it loads torch
 
-    with open_checkpoint(Path(setup.path), None, family_of) as checkpoint:
-        if files_digest(checkpoint) != setup.files:
-            raise ModelFileError(
-                f"{setup.path} changed while the ranks loaded it; load it again once it is whole",
-                field="file",
-            )
+    with open_same(setup.path, setup.files) as checkpoint:
         follower: Follower = load_rank(checkpoint, setup)
         return follower
 
