@@ -6,6 +6,12 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from heddle.errors import (
+    ModelLoadedError,
+    ModelNotFoundError,
+    ModelUnavailableError,
+    ModelUnloadedError,
+)
 from heddle.hosting.status import ModelState, ModelStatus
 
 if TYPE_CHECKING:
@@ -14,6 +20,7 @@ if TYPE_CHECKING:
     from heddle.config import EngineConfig
     from heddle.engine.engine import Engine
     from heddle.engine.health import Poison
+    from heddle.errors import HeddleError
     from heddle.hosting.status import LoadProgress
 
 
@@ -91,3 +98,43 @@ class Entry:
             in_flight=self.in_flight,
             idle_seconds_left=self._idle_seconds_left if loaded else None,
         )
+
+    def why_not_served(self, *, autoload: bool) -> HeddleError:
+        """The error for a request to a model that is not loaded."""
+        match self.state:
+            case ModelState.LOADING | ModelState.UNLOADED if autoload:
+                return ModelUnloadedError(
+                    f"model {self.name!r} is {self.state}; the next request for it waits for its"
+                    " load",
+                    model=self.name,
+                )
+            case ModelState.UNLOADED:
+                return ModelNotFoundError(
+                    f"model {self.name!r} is not loaded; load it with POST /models/load, or start"
+                    " the server with --autoload",
+                    param="model",
+                )
+            case ModelState.FAILED:
+                return ModelUnavailableError(
+                    f"model {self.name!r} could not be loaded: {self.reason}. Mend the cause and"
+                    " load it again with POST /models/load",
+                    retry_after=None,
+                )
+        return ModelUnavailableError(f"model {self.name!r} is {self.state}; try again later")
+
+    def check_loadable(self) -> None:
+        """Check that a load of the model can begin.
+
+        Raises:
+            ModelLoadedError: it is loaded, or a load is in progress.
+            ModelUnavailableError: it unloads.
+        """
+        match self.state:
+            case ModelState.LOADING | ModelState.LOADED if self.poison is None:
+                raise ModelLoadedError(
+                    f"model {self.name!r} is {self.state} already, from {self.source}. Unload it"
+                    " first, or load this one under another name",
+                    param="model",
+                )
+            case ModelState.UNLOADING:
+                raise ModelUnavailableError(f"model {self.name!r} is unloading; try again later")

@@ -24,7 +24,6 @@ import time
 import traceback
 from concurrent.futures import Future
 from functools import partial
-from queue import SimpleQueue
 from typing import TYPE_CHECKING
 from weakref import finalize, ref
 
@@ -39,10 +38,11 @@ from heddle.errors import (
     ModelLoadedError,
     ModelNotFoundError,
     ModelUnavailableError,
-    ModelUnloadedError,
     OutOfMemoryError,
 )
 from heddle.hosting.entry import Entry
+from heddle.hosting.keeper import Keeper
+from heddle.hosting.load_thread import LoadThread
 from heddle.hosting.status import LoadProgress, ModelState, ModelStatus
 from heddle.process_memory import reclaim_memory, trim_memory
 from heddle.weights.confine import AllowedModels, models_folder
@@ -101,13 +101,11 @@ class Registry(Closing):
         self._progress = progress
         self._entries: dict[str, Entry] = {}
         self._lock = threading.Lock()
-        self._loads: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._loader: threading.Thread | None = None
-        self._end_loads = finalize(self, self._loads.put, None)
-        self._changed = threading.Condition(self._lock)
+        self._loads = LoadThread()
+        self._end_loads = finalize(self, self._loads.end)
+        self._keeper = Keeper(self._lock)
         self._turns = Turns()
         self._closed = False
-        self._keeper: threading.Thread | None = None
         for name, path in self._allowed.in_folder():
             self._entries[name] = Entry(
                 name, str(path), engine, known=True, found=True, keep_alive=config.keep_alive
@@ -154,7 +152,7 @@ class Registry(Closing):
                 if renew:
                     entry.used_at = time.monotonic()
                 return entry.engine
-            raise self._why_not(entry)
+            raise entry.why_not_served(autoload=self.config.autoload)
 
     @property
     def engines(self) -> dict[str, Engine]:
@@ -222,29 +220,6 @@ class Registry(Closing):
                 f"model {name!r} is not loaded; there is {known}", param="model"
             )
         return entry
-
-    def _why_not(self, entry: Entry) -> HeddleError:
-        """The error for a request to a model that is not loaded."""
-        match entry.state:
-            case ModelState.LOADING | ModelState.UNLOADED if self.config.autoload:
-                return ModelUnloadedError(
-                    f"model {entry.name!r} is {entry.state}; the next request for it waits for its"
-                    " load",
-                    model=entry.name,
-                )
-            case ModelState.UNLOADED:
-                return ModelNotFoundError(
-                    f"model {entry.name!r} is not loaded; load it with POST /models/load, or start"
-                    " the server with --autoload",
-                    param="model",
-                )
-            case ModelState.FAILED:
-                return ModelUnavailableError(
-                    f"model {entry.name!r} could not be loaded: {entry.reason}. Mend the cause and"
-                    " load it again with POST /models/load",
-                    retry_after=None,
-                )
-        return ModelUnavailableError(f"model {entry.name!r} is {entry.state}; try again later")
 
     # --- engram tables ---------------------------------------------------------------------------
 
@@ -344,7 +319,7 @@ class Registry(Closing):
             same = source in (entry.source, entry.name)
             if entry.state is ModelState.LOADING and same and entry.load is not None:
                 return entry.load
-            self._check_loadable(entry)
+            entry.check_loadable()
             if not same:
                 entry.source = source
             if config is not None:
@@ -362,7 +337,7 @@ class Registry(Closing):
             entry = self._entry(name)
             if entry.state in (ModelState.LOADING, ModelState.LOADED) and entry.load is not None:
                 return entry.load
-            self._check_loadable(entry)
+            entry.check_loadable()
             return self._begin(entry)
 
     def source_of(self, model: str) -> str:
@@ -400,35 +375,17 @@ class Registry(Closing):
         self._entries[entry.name] = entry
         self.default = self.default or entry.name
 
-    @staticmethod
-    def _check_loadable(entry: Entry) -> None:
-        """Raise if a load of the model cannot begin."""
-        match entry.state:
-            case ModelState.LOADING | ModelState.LOADED if entry.poison is None:
-                raise ModelLoadedError(
-                    f"model {entry.name!r} is {entry.state} already, from {entry.source}. Unload it"
-                    " first, or load this one under another name",
-                    param="model",
-                )
-            case ModelState.UNLOADING:
-                raise ModelUnavailableError(f"model {entry.name!r} is unloading; try again later")
-
     def _begin(self, entry: Entry) -> Future[Engine]:
         if self._closed:
             raise EngineClosedError("the registry is closed")
         if entry.engine is not None:  # poisoned: nothing refers to it from now on
             self._show_former(entry.name, entry.engine)
-            self._loads.put(reclaim_memory)
+            self._loads.add(reclaim_memory)
         entry.state, entry.reason, entry.engine = ModelState.LOADING, None, None
         entry.progress = LoadProgress(self._progress)
         load: Future[Engine] = Future()
         entry.load = load
-        self._loads.put(partial(self._load, entry, load))
-        if self._loader is None:
-            self._loader = threading.Thread(
-                target=_run, args=(self._loads,), name="heddle-load", daemon=True
-            )
-            self._loader.start()
+        self._loads.add(partial(self._load, entry, load))
         return load
 
     def _load(self, entry: Entry, load: Future[Engine]) -> None:
@@ -619,35 +576,8 @@ class Registry(Closing):
             self._keep()
 
     def _keep(self) -> None:
-        """Start the thread that unloads idle models, if there is work for it. Needs the lock."""
-        if self._keeper is None and any(entry.keep_alive for entry in self._entries.values()):
-            self._keeper = threading.Thread(
-                target=self._unload_idle, name="heddle-keep-alive", daemon=True
-            )
-            self._keeper.start()
-        self._changed.notify_all()
-
-    def _unload_idle(self) -> None:
-        """Unload models that no request has named for `keep_alive` seconds, until `close`."""
-        while True:
-            with self._lock:
-                now = time.monotonic()
-                kept = [
-                    entry
-                    for entry in self._entries.values()
-                    if entry.keep_alive and entry.state is ModelState.LOADED
-                ]
-                for entry in kept:
-                    if entry.in_flight:
-                        entry.used_at = now
-                due = [entry.name for entry in kept if entry.used_at + entry.keep_alive <= now]
-                if not due:
-                    ends = [entry.used_at + entry.keep_alive - now for entry in kept]
-                    self._changed.wait(min(ends, default=None))
-                if self._closed:
-                    return
-            for name in due:
-                self._unload_quietly(name, "after its keep_alive")
+        """Let the keeper look at all models. Needs the lock."""
+        self._keeper.look(self._entries, partial(self._unload_quietly, why="after its keep_alive"))
 
     def _unload_quietly(self, name: str, why: str) -> None:
         _log.info("unloading %s %s", name, why)
@@ -664,7 +594,7 @@ class Registry(Closing):
         with self._lock:
             self._closed = True
             self._end_loads()
-            self._changed.notify_all()
+            self._keeper.end()
             engines = [entry.engine for entry in self._entries.values()]
         # At once: an engine may save pages for seconds, while requests of another one run on.
         closing = [threading.Thread(target=engine.close) for engine in engines if engine]
@@ -672,17 +602,6 @@ class Registry(Closing):
             thread.start()
         for thread in closing:
             thread.join()
-
-
-def _run(jobs: SimpleQueue[Callable[[], None] | None]) -> None:
-    """Run jobs until a None comes. Keeps no job: a load refers to its registry and its engine.
-
-    Two loads at once could both find the memory free. A thread for each load would spread what they
-    allocate over glibc's arenas, and glibc keeps up to 64 MB at the end of each.
-    """
-    while (job := jobs.get()) is not None:
-        job()
-        del job
 
 
 def _end(engine: Engine, seconds: float) -> None:
