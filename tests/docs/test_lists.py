@@ -67,3 +67,12 @@ def test_each_extension_has_a_row_a_readme_and_tests(folder: Path) -> None:
     readme = (folder / "README.md").read_text("utf-8")
     targets = [part.partition(")")[0].partition("#")[0] for part in readme.split("](")[1:]]
     assert [target for target in targets if not (folder / target).exists()] == []
+
+
+def test_the_page_about_a_model_shows_the_file_of_qwen3() -> None:
+    page = (ROOT / "docs" / "concepts" / "family.md").read_text("utf-8")
+    shown = page.partition("```text\n")[2].partition("```")[0]
+    file = (ROOT / "src" / "heddle" / "models" / "families" / "qwen3.py").read_text("utf-8")
+    assert "FAMILY = Family(" in shown
+    code = [line for line in file.splitlines() if line]
+    assert code[-len(shown.splitlines()) :] == shown.splitlines()

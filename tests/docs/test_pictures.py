@@ -116,7 +116,6 @@ def test_files_that_the_design_pages_name_exist() -> None:
     folders = (ROOT, package, package / "server")
     missing = [path for path in sorted(named) if not any((x / path).exists() for x in folders)]
     examples = [
-        *(f"extensions/NAME/{name}.py" for name in ("__init__", "executor", "load", "weights")),
         *(f"heddle_hello/{name}.py" for name in ("__init__", "api", "command")),
     ]
     assert missing == examples
