@@ -15,6 +15,7 @@ import pytest
 
 from heddle.config import DEFAULT_MODEL, EngineConfig
 from heddle.engine.engine import Engine
+from heddle.extensions.llamacpp.slot_files import restore_slot, save_slot
 from heddle.sampling_params import SamplingParams
 from heddle.state import PAGE_TOKENS
 from story import STORY
@@ -167,9 +168,9 @@ def test_from_the_file_of_a_slot(case: Case, tmp_path: Path) -> None:
     """The tokens of prompt and output come back, those after the last full page by a step."""
     with case.engine() as engine:
         first = one_by_one(engine, case.requests[:1])
-        saved, size = engine.save_slot(0, tmp_path / "slot")
+        saved, size = save_slot(engine, 0, tmp_path / "slot")
     with case.engine() as engine:
-        assert engine.restore_slot(1, tmp_path / "slot") == (saved, size)
+        assert restore_slot(engine, 1, tmp_path / "slot") == (saved, size)
         assert engine.snapshot().computed_prompt_tokens <= PAGE_TOKENS
         outputs = one_by_one(engine, case.requests)
     assert same(outputs, case)

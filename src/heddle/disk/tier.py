@@ -19,16 +19,15 @@ from collections import deque
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from heddle.disk.page_file import PageFileError, Prefix, file_bytes, page_in, parts_of, scope_of
 from heddle.state import PAGE_TOKENS, TokenArray
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+    from pathlib import Path
 
-    from heddle.disk.directory import PageDirectory
-    from heddle.disk.slot_file import SlotFile
     from heddle.step import PageMemory
 
 _log = logging.getLogger(__name__)
@@ -143,6 +142,30 @@ class _File:
     read: Callable[[], memoryview]
 
 
+_Content: TypeAlias = bytes  # the name `bytes` is a size in a store
+
+
+class PageStore(Protocol):
+    """Page files by name, as `heddle.disk.directory.PageDirectory` keeps them."""
+
+    path: Path
+    capacity: int
+    bytes: int
+
+    @property
+    def files(self) -> int: ...
+    def __contains__(self, name: str, /) -> bool: ...
+    def touch(self, names: Iterable[str], /) -> None: ...
+    def mark(self, names: Iterable[str], /) -> None: ...
+    def forget(self) -> None: ...
+    def sweep(self) -> None: ...
+    def remove(self, name: str, /) -> None: ...
+    def read(self, name: str, /) -> _Content: ...
+    def write(self, name: str, parts: Sequence[_Content | memoryview], /) -> None: ...
+    def file(self, name: str, /) -> Path: ...
+    def close(self) -> None: ...
+
+
 class DiskTier:
     """Saves and restores pages of one model in one directory.
 
@@ -161,7 +184,7 @@ class DiskTier:
 
     def __init__(
         self,
-        directory: PageDirectory | SlotFile,
+        directory: PageStore,
         memory: PageMemory,
         page_bytes: int,
         fingerprint: bytes,

@@ -8,7 +8,7 @@ import logging
 from dataclasses import replace
 from functools import cached_property, partial
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 from weakref import WeakValueDictionary, finalize
 
 from heddle.closing import Closing
@@ -17,14 +17,12 @@ from heddle.embedding import EmbeddingParams
 from heddle.engine.driven import DrivenSequence
 from heddle.engine.engrams import EngramLibrary, ModelEngrams, open_engrams
 from heddle.engine.requests.request import Ticket, prepare
-from heddle.engine.slot_files import restore_slot, save_slot
 from heddle.engine.streaming.streams import AsyncStream, AsyncStreams, Collector, Mailbox, Stream
 from heddle.engine.thread import EngineThread
 from heddle.errors import ContextLengthError, InvalidRequestError, ModelFileError
 from heddle.executors.serving import served_config
 from heddle.loading.fingerprint import answers_fingerprint
 from heddle.loading.load import load_model
-from heddle.sampling_params import SamplingParams
 from heddle.sizes import gigabytes
 from heddle.text.constrained.trial import Trial
 from heddle.text.tokenizer.continuations import Continuations
@@ -36,6 +34,7 @@ if TYPE_CHECKING:
     from heddle.cache.cache import PrefixCacheStats
     from heddle.embedding import Embedding
     from heddle.engine.health import Health
+    from heddle.engine.loop import EngineLoop
     from heddle.engine.observation.telemetry import EngineSnapshot, Observer
     from heddle.engine.requests.request import Params, Prompt, Sink
     from heddle.engine.streaming.backlog import Backlog
@@ -43,9 +42,12 @@ if TYPE_CHECKING:
     from heddle.grammars import Grammar
     from heddle.loading.loaded_model import LoadedModel
     from heddle.outputs import Delta, Output
+    from heddle.sampling_params import SamplingParams
     from heddle.scheduler.sequence import Sequence as SchedulerSequence
     from heddle.step import TokenGrammar, TokenRules
     from heddle.weights.progress import Progress
+
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -395,23 +397,17 @@ class Engine(Closing):
         """
         self._thread.flush_prefix_cache()
 
-    def save_slot(self, slot: int, path: Path, salt: str | None = None) -> tuple[int, int]:
-        """Save the cached prefix of the last request in a slot; see `slot_files.save_slot`."""
-        return save_slot(self._thread, self.model, slot, path, salt)
-
-    def restore_slot(self, slot: int, path: Path, salt: str | None = None) -> tuple[int, int]:
-        """Bring a saved prefix back to the cache; see `slot_files.restore_slot`."""
-        params = SamplingParams(max_tokens=0, cache_salt=salt, id_slot=slot)
-        compute = partial(self.complete, params=params)
-        return restore_slot(self._thread, self.model, path, salt, compute)
-
-    def erase_slot(self, slot: int, salt: str | None = None) -> int:
-        """Drop what only the cache holds of the last request in a slot. Returns how many tokens.
+    def call(self, function: Callable[[EngineLoop], T]) -> T:
+        """Let the engine thread call `function` while no step is in flight. Returns its result.
 
         Raises:
             EngineClosedError, ModelPoisonedError: the engine is no longer running.
         """
-        return self._thread.call(lambda loop: loop.scheduler.prefixes.erase(slot, salt))
+        return self._thread.call(function)
+
+    def wake(self) -> None:
+        """Let the engine thread look for work. Any thread may call this."""
+        self._thread.wake()
 
     def set_batch_window(self, microseconds: int) -> None:
         """Change the setting `batch_window_us`, from the next step on. Any thread may call this.

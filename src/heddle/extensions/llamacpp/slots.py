@@ -9,8 +9,14 @@ from typing import TYPE_CHECKING
 from fastapi import APIRouter, Request
 from starlette.responses import Response  # noqa: TC002  FastAPI reads annotations of routes
 
-from heddle.engine.slot_files import slot_directory, slot_path
 from heddle.errors import InvalidRequestError, UnsupportedRouteError
+from heddle.extensions.llamacpp.slot_files import (
+    erase_slot,
+    restore_slot,
+    save_slot,
+    slot_directory,
+    slot_path,
+)
 from heddle.server.generate.dispatch import own_salt
 from heddle.server.http.access import ADMIN
 from heddle.server.http.encoding import json_response
@@ -57,7 +63,7 @@ def routes(service: Service) -> APIRouter:
             engine, salt = service.served(model).engine, own_salt(None, request, service)
             number = _slot(id_slot, engine)
             async with one_at_a_time:
-                erased = await asyncio.to_thread(engine.erase_slot, number, salt)
+                erased = await asyncio.to_thread(erase_slot, engine, number, salt)
             return json_response({"id_slot": number, "n_erased": erased})
         if action not in ("save", "restore"):
             raise InvalidRequestError(
@@ -68,10 +74,10 @@ def routes(service: Service) -> APIRouter:
         )
         number, path = _slot(id_slot, engine), slot_path(directory, body.filename)
         salt = own_salt(body.cache_salt, request, service)
-        act = engine.save_slot if action == "save" else engine.restore_slot
+        act = save_slot if action == "save" else restore_slot
         async with one_at_a_time:
             began = time.perf_counter()
-            tokens, size = await asyncio.to_thread(act, number, path, salt)
+            tokens, size = await asyncio.to_thread(act, engine, number, path, salt)
             spent = (time.perf_counter() - began) * 1e3
         answer: Json = {"id_slot": number, "filename": body.filename}
         if action == "save":

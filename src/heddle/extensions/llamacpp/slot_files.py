@@ -16,19 +16,20 @@ from typing import TYPE_CHECKING
 
 from heddle.disk.directory import private_directory
 from heddle.disk.page_file import PageFileError, Prefix, scope_of
-from heddle.disk.slot_file import SlotFile
 from heddle.disk.tier import DiskTier
 from heddle.errors import InvalidRequestError, SlotFileError
+from heddle.extensions.llamacpp.slot_file import SlotFile
 from heddle.folders import user_path
 from heddle.loading.fingerprint import pages_fingerprint
+from heddle.sampling_params import SamplingParams
 from heddle.state import PAGE_TOKENS, TokenArray
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from heddle.engine import Engine
     from heddle.engine.loop import EngineLoop
-    from heddle.engine.thread import EngineThread
     from heddle.loading.loaded_model import LoadedModel
 
 _PAGES = 4
@@ -62,25 +63,24 @@ def slot_path(directory: Path, name: str) -> Path:
     return directory / name
 
 
-def save_slot(
-    thread: EngineThread, model: LoadedModel, slot: int, path: Path, salt: str | None
-) -> tuple[int, int]:
+def save_slot(engine: Engine, slot: int, path: Path, salt: str | None = None) -> tuple[int, int]:
     """Save the prefix of a slot. Returns the number of tokens, and of bytes of the file.
 
     Raises:
         SlotFileError: the file cannot be written.
         EngineClosedError, ModelPoisonedError: the engine is no longer running.
     """
+    model = engine.model
     prefix = _prefix(model, salt)
     try:
-        tokens, whole = thread.call(lambda loop: loop.scheduler.prefixes.latest(slot, salt))
+        tokens, whole = engine.call(lambda loop: loop.scheduler.prefixes.latest(slot, salt))
         prefix.tokens.extend(tokens)
         with ExitStack() as stack:
             file = SlotFile.create(path.parent, prefix)
             stack.callback(file.discard)
             tier = _tier(model, file)
             stack.callback(tier.close)
-            _write_pages(thread, tier, salt, prefix.tokens[:whole])
+            _write_pages(engine, tier, salt, prefix.tokens[:whole])
             if (problem := tier.stats().reason) is not None:
                 raise SlotFileError(f"the slot cannot be saved: {problem}")
             file.finish(path)
@@ -89,37 +89,30 @@ def save_slot(
     return len(tokens), file.bytes
 
 
-def _write_pages(
-    thread: EngineThread, tier: DiskTier, salt: str | None, tokens: TokenArray[int]
-) -> None:
+def _write_pages(engine: Engine, tier: DiskTier, salt: str | None, tokens: TokenArray[int]) -> None:
     """Save the pages of `tokens`, up to the first that has left the cache meanwhile."""
     for first in range(0, len(tokens) // PAGE_TOKENS, _PAGES):
 
         def copy(loop: EngineLoop, first: int = first) -> int:
             return loop.cache.disk.copy(tier, salt, tokens, first, _PAGES)
 
-        copied = thread.call(copy)
+        copied = engine.call(copy)
         while tier.work():
             pass
         if copied < _PAGES or tier.stats().reason is not None:
             return
 
 
-def restore_slot(
-    thread: EngineThread,
-    model: LoadedModel,
-    path: Path,
-    salt: str | None,
-    compute: Callable[[list[int]], object],
-) -> tuple[int, int]:
+def restore_slot(engine: Engine, slot: int, path: Path, salt: str | None = None) -> tuple[int, int]:
     """Bring the prefix in a file to the cache. Returns the number of its tokens and bytes.
 
-    `compute` runs a request for the tokens.
+    A request for its tokens runs in the slot.
 
     Raises:
         InvalidRequestError: the file cannot be read, is damaged, or does not fit this model.
         HeddleError: the engine refuses the request; see `Engine.submit`.
     """
+    model = engine.model
     memory = model.executor.memory
     sizes = memory.token_page_bytes, memory.snapshot_bytes
     expected = _prefix(model, salt)
@@ -130,15 +123,24 @@ def restore_slot(
         raise _refusal(path, problem) from error
     tokens, size = list(file.prefix.tokens), file.bytes
     with ExitStack() as stack:
-        tier = _tier(model, file, thread.wake)
+        tier = _tier(model, file, engine.wake)
         stack.callback(tier.close)
-        thread.call(lambda loop: loop.cache.disk.lend(tier))
-        stack.callback(thread.call, lambda loop: loop.cache.disk.take_back(tier))
+        engine.call(lambda loop: loop.cache.disk.lend(tier))
+        stack.callback(engine.call, lambda loop: loop.cache.disk.take_back(tier))
         if tokens:
-            compute(tokens)
+            engine.complete(tokens, SamplingParams(max_tokens=0, cache_salt=salt, id_slot=slot))
     if tier.stats().errors:
         raise _refusal(path, "a page is damaged; its tokens were computed")
     return len(tokens), size
+
+
+def erase_slot(engine: Engine, slot: int, salt: str | None = None) -> int:
+    """Drop what only the cache holds of the last request in a slot. Returns how many tokens.
+
+    Raises:
+        EngineClosedError, ModelPoisonedError: the engine is no longer running.
+    """
+    return engine.call(lambda loop: loop.scheduler.prefixes.erase(slot, salt))
 
 
 def _tier(model: LoadedModel, file: SlotFile, *on_read: Callable[[], None]) -> DiskTier:

@@ -13,10 +13,8 @@ from fake_executor import FakeExecutor, solo_output
 from fake_model import FakeTokenizer, fake_model
 from heddle.cache.disk_pages import DiskPages
 from heddle.config import EngineConfig
-from heddle.disk import slot_file
 from heddle.disk.directory import write_all
 from heddle.engine import Engine
-from heddle.engine.slot_files import slot_directory, slot_path
 from heddle.engine.streaming.streams import Collector
 from heddle.errors import (
     ConfigError,
@@ -25,6 +23,14 @@ from heddle.errors import (
     InvalidRequestError,
     ModelPoisonedError,
     SlotFileError,
+)
+from heddle.extensions.llamacpp import slot_file
+from heddle.extensions.llamacpp.slot_files import (
+    erase_slot,
+    restore_slot,
+    save_slot,
+    slot_directory,
+    slot_path,
 )
 from heddle.sampling_params import SamplingParams
 from heddle.state import PAGE_TOKENS, WindowMemory
@@ -78,7 +84,7 @@ def file(start: Start, tmp_path: Path) -> Path:
     """The saved prefix of a prompt."""
     with start() as engine:
         assert right(engine.complete(PROMPT, params()))
-        saved = engine.save_slot(0, tmp_path / "slot")
+        saved = save_slot(engine, 0, tmp_path / "slot")
     assert saved == (SAVED, (tmp_path / "slot").stat().st_size)
     return tmp_path / "slot"
 
@@ -98,23 +104,23 @@ def damaged(file: Path, at: int) -> None:
 
 def test_another_process_restores_the_prefix(start: Start, file: Path) -> None:
     with start() as engine:
-        assert engine.restore_slot(3, file) == (SAVED, file.stat().st_size)
+        assert restore_slot(engine, 3, file) == (SAVED, file.stat().st_size)
         assert engine.snapshot().computed_prompt_tokens == SAVED - PAGES * PAGE_TOKENS
         assert found(engine) == len(PROMPT) - 1
-        assert engine.save_slot(3, file)[0] == SAVED, "the slot has the prefix now"
+        assert save_slot(engine, 3, file)[0] == SAVED, "the slot has the prefix now"
         check_cache(engine._thread._loop.cache)
 
 
 def test_a_file_brings_only_what_the_cache_lacks(start: Start, file: Path) -> None:
     with start() as engine:
         engine.complete(PROMPT[: PAGE_TOKENS + 8], params())
-        engine.restore_slot(0, file)
+        restore_slot(engine, 0, file)
         assert found(engine) == len(PROMPT) - 1
 
 
 def test_the_file_of_a_restore_is_not_used_later(start: Start, file: Path) -> None:
     with start() as engine:
-        engine.restore_slot(0, file)
+        restore_slot(engine, 0, file)
         assert not engine._thread._loop.cache.disk._tiers
         engine.flush_prefix_cache()
         assert file.exists()
@@ -132,7 +138,7 @@ def test_a_flush_during_a_restore_drops_the_pages_of_the_file(
 
     monkeypatch.setattr(DiskPages, "lend", lend_and_flush)
     with start() as engine:
-        assert engine.restore_slot(0, file)[0] == SAVED
+        assert restore_slot(engine, 0, file)[0] == SAVED
         assert engine.snapshot().computed_prompt_tokens == SAVED
     assert file.exists()
 
@@ -143,9 +149,9 @@ def test_a_recurrent_model_continues_from_a_snapshot(start: Start, tmp_path: Pat
     with start(executors[0]) as engine:
         engine.complete(PROMPT, params())
         # The states at the page's end and at the end of the prompt are kept, none of the output.
-        assert engine.save_slot(0, file)[0] == len(PROMPT)
+        assert save_slot(engine, 0, file)[0] == len(PROMPT)
     with start(executors[1]) as engine:
-        assert engine.restore_slot(0, file)[0] == len(PROMPT)
+        assert restore_slot(engine, 0, file)[0] == len(PROMPT)
         assert engine.snapshot().computed_prompt_tokens == len(PROMPT) - 2 * PAGE_TOKENS
         assert right(engine.complete(PROMPT, params()))
         check_cache(engine._thread._loop.cache)
@@ -158,12 +164,12 @@ def test_pages_whose_windows_are_gone_are_computed(start: Start, tmp_path: Path)
     file = tmp_path / "slot"
     with start(executor(), batch_tokens=16) as engine:
         engine.complete(PROMPT, params())
-        assert engine.save_slot(0, file)[0] == SAVED
+        assert save_slot(engine, 0, file)[0] == SAVED
         engine.complete(PROMPT[::-1], params(id_slot=1))  # takes the first page of the window
-        assert engine.save_slot(0, tmp_path / "less")[0] == SAVED
+        assert save_slot(engine, 0, tmp_path / "less")[0] == SAVED
     for each, computed in ((file, SAVED - PAGES * PAGE_TOKENS), (tmp_path / "less", SAVED)):
         with start(executor(), batch_tokens=16) as engine:
-            assert engine.restore_slot(0, each)[0] == SAVED
+            assert restore_slot(engine, 0, each)[0] == SAVED
             assert engine.snapshot().computed_prompt_tokens == computed
             assert found(engine) == len(PROMPT) - 1
             check_cache(engine._thread._loop.cache)
@@ -188,19 +194,19 @@ def test_pages_that_leave_the_cache_meanwhile_are_computed(
     monkeypatch.setattr(DiskPages, "copy", copy_and_flush)
     with start() as engine:
         engine.complete(LONG, params())
-        saved, _ = engine.save_slot(0, tmp_path / "slot")
+        saved, _ = save_slot(engine, 0, tmp_path / "slot")
     assert (saved, copied) == (len(LONG) + 3, [4, 0] if flushed else [4, 4, 1])
     with start() as engine:
-        assert engine.restore_slot(0, tmp_path / "slot")[0] == saved
+        assert restore_slot(engine, 0, tmp_path / "slot")[0] == saved
         assert engine.snapshot().computed_prompt_tokens == saved - sum(copied) * PAGE_TOKENS
         assert right(engine.complete(LONG, params()), LONG)
 
 
 def test_a_slot_without_a_prefix(start: Start, tmp_path: Path) -> None:
     with start() as engine:
-        assert engine.save_slot(7, tmp_path / "slot")[0] == 0
-        assert engine.restore_slot(0, tmp_path / "slot")[0] == 0
-        assert engine.erase_slot(7) == 0
+        assert save_slot(engine, 7, tmp_path / "slot")[0] == 0
+        assert restore_slot(engine, 0, tmp_path / "slot")[0] == 0
+        assert erase_slot(engine, 7) == 0
 
 
 def test_a_request_gets_the_slot_that_it_asks_for(start: Start, tmp_path: Path) -> None:
@@ -216,14 +222,14 @@ def test_a_request_gets_the_slot_that_it_asks_for(start: Start, tmp_path: Path) 
         collector.wait()
     assert {slot for plan in executor.plans for slot, _, _ in plan} == {0, 1, 2, 3}
     engine.complete("in the third", params(id_slot=2))
-    assert engine.save_slot(2, tmp_path / "slot")[0] == len("in the third") + 3
+    assert save_slot(engine, 2, tmp_path / "slot")[0] == len("in the third") + 3
 
 
 def test_an_erased_prefix_is_computed_again(start: Start) -> None:
     with start() as engine:
         engine.complete(PROMPT, params())
-        assert engine.erase_slot(0) == SAVED
-        assert engine.erase_slot(0) == 0
+        assert erase_slot(engine, 0) == SAVED
+        assert erase_slot(engine, 0) == 0
         assert found(engine) == 0
 
 
@@ -232,7 +238,7 @@ def test_a_prefix_that_another_continues_is_not_erased(start: Start) -> None:
         shared = engine.complete(PROMPT, params(id_slot=0))
         turn = [*FakeTokenizer().encode(PROMPT), *(one.token for one in shared.tokens), 5]
         engine.complete(turn, params(id_slot=1))
-        assert engine.erase_slot(0) == 0
+        assert erase_slot(engine, 0) == 0
         assert found(engine) == len(PROMPT) - 1
 
 
@@ -263,11 +269,11 @@ def test_prefixes_of_other_salts_are_out_of_reach(start: Start, tmp_path: Path) 
     with start() as engine:
         engine.complete(PROMPT, params(cache_salt="mine"))
         engine.complete(PROMPT, params(id_slot=1))  # what it would find is no sign of the other
-        assert (engine.save_slot(0, file)[0], engine.erase_slot(0)) == (0, 0)
-        assert engine.save_slot(0, file, "mine")[0] == SAVED
+        assert (save_slot(engine, 0, file)[0], erase_slot(engine, 0)) == (0, 0)
+        assert save_slot(engine, 0, file, "mine")[0] == SAVED
         with pytest.raises(InvalidRequestError, match="another cache_salt or API key"):
-            engine.restore_slot(0, file)
-        assert engine.restore_slot(0, file, "mine")[0] == SAVED
+            restore_slot(engine, 0, file)
+        assert restore_slot(engine, 0, file, "mine")[0] == SAVED
 
 
 @pytest.mark.parametrize(
@@ -289,7 +295,7 @@ def test_a_damaged_file_is_refused(start: Start, file: Path, at: int, problem: s
     damaged(file, at)
     with start() as engine:
         with pytest.raises(InvalidRequestError, match=problem) as refused:
-            engine.restore_slot(0, file)
+            restore_slot(engine, 0, file)
         assert refused.value.param == "filename"
         assert found(engine) in (0, len(PROMPT) - 1)
 
@@ -309,7 +315,7 @@ def test_a_file_without_its_end_is_refused(
 ) -> None:
     file.write_bytes(file.read_bytes()[:size])
     with start() as engine, pytest.raises(InvalidRequestError, match=problem):
-        engine.restore_slot(0, file)
+        restore_slot(engine, 0, file)
 
 
 def test_a_file_with_more_tokens_than_the_context_is_refused(start: Start, file: Path) -> None:
@@ -318,13 +324,13 @@ def test_a_file_with_more_tokens_than_the_context_is_refused(start: Start, file:
     content[12:16] = b"\xff" * 4
     file.write_bytes(content)
     with start() as engine, pytest.raises(InvalidRequestError, match="4294967295 tokens"):
-        engine.restore_slot(0, file)
+        restore_slot(engine, 0, file)
 
 
 def test_a_file_of_another_model_is_refused(start: Start, file: Path, tmp_path: Path) -> None:
     executor = FakeExecutor(page_format="other numbers")
     with start(executor) as engine, pytest.raises(InvalidRequestError, match="another model"):
-        engine.restore_slot(0, file)
+        restore_slot(engine, 0, file)
 
 
 def test_only_a_regular_file_is_opened(start: Start, file: Path) -> None:
@@ -334,7 +340,7 @@ def test_only_a_regular_file_is_opened(start: Start, file: Path) -> None:
     with start() as engine:
         for path in (link, pipe, file.parent, file.with_name("missing")):
             with pytest.raises(InvalidRequestError, match=f"{path.name} cannot be restored"):
-                engine.restore_slot(0, path)
+                restore_slot(engine, 0, path)
 
 
 def test_a_full_disk_leaves_no_file(
@@ -355,18 +361,18 @@ def test_a_full_disk_leaves_no_file(
             writes.clear()
             engine.complete(prompt, params())
             with pytest.raises(SlotFileError, match="No space left"):
-                engine.save_slot(0, file)
+                save_slot(engine, 0, file)
     assert (file.read_bytes(), sorted(file.parent.iterdir())) == (old, files)
 
 
 def test_a_closed_engine_refuses(start: Start, file: Path) -> None:
     engine = start()
     engine.close()
-    for act in (engine.save_slot, engine.restore_slot):
+    for act in (save_slot, restore_slot):
         with pytest.raises(EngineClosedError):
-            act(0, file)
+            act(engine, 0, file)
     with pytest.raises(EngineClosedError):
-        engine.erase_slot(0)
+        erase_slot(engine, 0)
 
 
 def test_a_failed_engine_refuses_waiting_calls(start: Start) -> None:
