@@ -177,3 +177,9 @@ def test_a_peer_whose_answers_depend_on_the_others() -> None:
         compare_with_solo(server, stress, run, silent)
     assert run.different
     assert StressReport("model", "url", {}, stress, run).exit_code == 6
+
+
+@pytest.mark.parametrize("text", ["<html>{", "heddle_slots_busy many", "heddle_slots_busy{"])
+def test_metrics_of_another_form_are_no_vitals(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vitals, "ask", lambda server, path: text.encode())
+    assert read_vitals(Server("server", "http://here", "m")) == Vitals()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import time
+from collections import defaultdict
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 _SETTLE_SECONDS = 30.0
 _POLL_SECONDS = 0.1
-_SAMPLE = re.compile(r"^(heddle_\w+)(?:\{.*\})? (\S+)$", re.MULTILINE)
 _METRICS = {
     "slots": "heddle_slots_busy",
     "queued": "heddle_queue_depth",
@@ -70,19 +69,27 @@ class Vitals:
 
 def read_vitals(server: Server) -> Vitals:
     """The vitals now: from Heddle's `/metrics`, and from the process if it is on this machine."""
-    known: dict[str, float] = {}
-    try:
-        text = ask(server, "/metrics").decode(errors="replace")
-    except PeerError:  # other servers may have no metrics
-        text = ""
-    for name, value in _SAMPLE.findall(text):  # a sample for each model
-        known[name] = known.get(name, 0.0) + float(value)
-    pid = server.pid
+    known, pid = _samples(server), server.pid
     return Vitals(
         **{field: known.get(name) for field, name in _METRICS.items()},
         files=None if pid is None else open_files(pid),
         resident=None if pid is None else resident_bytes(pid),
     )
+
+
+def _samples(server: Server) -> dict[str, float]:
+    """The sums of all samples of each name. There is a sample for each model."""
+    from prometheus_client.parser import text_string_to_metric_families
+
+    known: dict[str, float] = defaultdict(float)
+    try:
+        text = ask(server, "/metrics").decode(errors="replace")
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                known[sample.name] += sample.value
+    except (PeerError, ValueError):  # other servers may have no metrics, or another text there
+        return {}
+    return known
 
 
 def settled_vitals(server: Server, before: Vitals) -> Vitals:

@@ -26,6 +26,9 @@ Shortest = Annotated[
 MinCount = Annotated[
     int, typer.Option(min=1, help="Drop n-grams that the texts have less often than this.")
 ]
+Top = Annotated[
+    int | None, typer.Option(min=1, help="Tokens kept after each n-gram.", show_default="all")
+]
 Memory = Annotated[
     str,
     typer.Option(
@@ -147,10 +150,7 @@ def merge(
         ),
     ] = None,
     min_count: MinCount = 1,
-    top: Annotated[
-        int | None,
-        typer.Option(min=1, help="Tokens kept after each n-gram.", show_default="all"),
-    ] = None,
+    top: Top = None,
     memory: Memory = "1GiB",
 ) -> None:
     """Add the frequencies of several tables."""
@@ -163,10 +163,7 @@ def prune(
     *,
     output: Output,
     min_count: MinCount = 1,
-    top: Annotated[
-        int | None,
-        typer.Option(min=1, help="Tokens kept after each n-gram.", show_default="all"),
-    ] = None,
+    top: Top = None,
     shortest: Shortest = 1,
     memory: Memory = "1GiB",
 ) -> None:
