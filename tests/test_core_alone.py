@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 import heddle
+from models.tiny.lfm2 import MODELS
 from patience import PATIENCE
 
 if TYPE_CHECKING:
@@ -99,6 +100,16 @@ def test_a_grammar_that_needs_an_extension_is_refused(environment: dict[str, str
         "grammar cannot be served: no extension is installed that reads grammars of kind 'gbnf';"
         " use one of: json_schema, lark\n"
     )
+
+
+def test_a_family_that_no_extension_brings_is_refused_with_the_known_ones(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    folder = MODELS[0].write_folder(tmp_path / "hybrid")
+    command = [*SERVE, str(folder), "--port", "0"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "model_type 'lfm2' is not supported; supported: gemma2, gemma3_text" in done.stderr
 
 
 @pytest.mark.model

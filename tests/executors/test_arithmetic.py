@@ -126,3 +126,9 @@ def without_types(tree: ast.Module) -> ast.Module:
         if not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
     ]
     return tree
+
+
+def test_the_digest_covers_all_modules_of_extensions_that_bring_families() -> None:
+    covered = {path.relative_to(PACKAGE).as_posix() for path in door_sources()}
+    assert covered >= {f"extensions/hybrids/{name}.py" for name in ("mamba", "config/mamba")}
+    assert "extensions/deepseek/latent.py" in covered
