@@ -12,7 +12,7 @@ import pytest
 from gguf_writer import write_gguf
 from heddle import EngineConfig, SamplingParams
 from heddle.errors import ModelFileError
-from heddle.hosting.fetching import facts_of
+from heddle.extensions.ollama.fetching import facts_of
 from heddle.hosting.registry import Registry
 from heddle.loading.load import load_model
 from heddle.sampling_params import Stage

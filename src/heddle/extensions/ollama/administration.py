@@ -17,8 +17,8 @@ from starlette.responses import Response, StreamingResponse
 
 from heddle.errors import HeddleError, UnsupportedRouteError
 from heddle.extensions.ollama.errors import ollama_error_body
+from heddle.extensions.ollama.fetching import delete, fetch
 from heddle.extensions.ollama.fields import NamingBody
-from heddle.hosting.fetching import delete, fetch
 from heddle.parameters import Api
 from heddle.server.generate.service import LATEST, without_host
 from heddle.server.generate.vendor_fields.table import decided

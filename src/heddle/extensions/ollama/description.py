@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from heddle.engine import Engine
-    from heddle.hosting.fetching import FileFacts
+    from heddle.extensions.ollama.fetching import FileFacts
 
 Json = dict[str, Any]
 

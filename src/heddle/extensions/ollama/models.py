@@ -14,8 +14,8 @@ from fastapi import APIRouter, Request
 from starlette.responses import PlainTextResponse, Response
 
 from heddle.extensions.ollama.description import described_files, described_model
+from heddle.extensions.ollama.fetching import facts_of
 from heddle.extensions.ollama.fields import NamingBody
-from heddle.hosting.fetching import facts_of
 from heddle.parameters import Api
 from heddle.server.generate.service import LATEST
 from heddle.server.generate.vendor_fields.table import decided

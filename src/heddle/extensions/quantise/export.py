@@ -11,10 +11,10 @@ from heddle.extensions.quantise.export_recurrent import (
     layout_metadata,
     refuse,
 )
+from heddle.extensions.quantise.tokenizer_metadata import exported_tokenizer
 from heddle.weights.fused import FUSED_PARTS
 from heddle.weights.gguf import names
 from heddle.weights.gguf.hyperparameters import POOLING
-from heddle.weights.gguf.tokenizer import exported_tokenizer
 from heddle.weights.heads import is_of_heads
 
 if TYPE_CHECKING:

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections import abc
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from heddle.errors import ModelFileError, UnsupportedModelError
 from heddle.weights.checkpoint import TokenizerSpec
 
@@ -22,7 +20,7 @@ PREFIX = "tokenizer.ggml."
 TOKENIZER_MODEL = f"{PREFIX}model"
 """The key without which a file has no tokenizer."""
 
-_ALGORITHMS = {"gpt2": "bpe", "llama": "sentencepiece", "gemma4": "sentencepiece"}
+ALGORITHMS = {"gpt2": "bpe", "llama": "sentencepiece", "gemma4": "sentencepiece"}
 _KEYS = {
     "algorithm": "model",
     "pieces": "tokens",
@@ -31,7 +29,7 @@ _KEYS = {
     "add_bos": "add_bos_token",
     "add_eos": "add_eos_token",
 }
-_ROLES = {
+ROLES = {
     "bos": ("bos_token_id",),
     "eos": ("eos_token_id",),
     "eot": ("eot_token_id",),
@@ -60,16 +58,16 @@ def read_tokenizer(metadata: Mapping[str, object]) -> TokenizerSpec:
     model = source.text("model")
     if model is None:
         raise _missing("model")
-    if model not in _ALGORITHMS:
+    if model not in ALGORITHMS:
         raise UnsupportedModelError(
-            f"tokenizer model {model!r} is not supported; supported: {', '.join(_ALGORITHMS)}",
+            f"tokenizer model {model!r} is not supported; supported: {', '.join(ALGORITHMS)}",
             param=f"{PREFIX}model",
         )
     scores = source.numbers("scores") if model == "llama" else []
     if scores is None:
         raise _missing("scores")
     return TokenizerSpec(
-        algorithm=_ALGORITHMS[model],
+        algorithm=ALGORITHMS[model],
         pieces=source.strings("tokens"),
         types=source.integers("token_type"),
         merges=[] if model == "llama" else source.strings("merges"),
@@ -83,55 +81,20 @@ def read_tokenizer(metadata: Mapping[str, object]) -> TokenizerSpec:
     )
 
 
-_ALL_PIECES_LOW = -1e6
-"""Score of pieces that no merge makes."""
-
-
-def exported_tokenizer(spec: TokenizerSpec, pre_tokenizer: str | None) -> dict[str, object]:
-    """The metadata that describes the tokenizer; `pre_tokenizer` is its name in llama.cpp."""
-    model = next(name for name, algorithm in _ALGORITHMS.items() if algorithm == spec.algorithm)
-    found: dict[str, object] = {"model": model, "tokens": spec.pieces}
-    if model == "llama":
-        found["scores"] = np.array(spec.scores or _scores_of_merges(spec), np.float32)
-    else:
-        found |= {"merges": spec.merges, "pre": pre_tokenizer or "default"}
-    if spec.types is not None:
-        found["token_type"] = np.array(spec.types, np.int32)
-    found |= {_ROLES[role][-1]: id for role, id in spec.roles.items()}
-    others = [id for id in spec.end_ids if id not in spec.roles.values()]
-    if others:
-        found.setdefault("eot_token_id", others[0])
-    flags = {
-        "add_bos_token": spec.add_bos,
-        "add_eos_token": spec.add_eos,
-        "add_space_prefix": spec.add_space_prefix,
-    }
-    found |= {key: value for key, value in flags.items() if value is not None}
-    return {PREFIX + key: value for key, value in found.items()}
-
-
-def _scores_of_merges(spec: TokenizerSpec) -> list[float]:
-    """Scores that join pieces in the order of the merges."""
-    ranks: dict[str, int] = {}
-    for rank, merge in enumerate(spec.merges):
-        ranks.setdefault("".join(merge.split(" ", 1)), rank)
-    return [-float(ranks[p]) if p in ranks else _ALL_PIECES_LOW for p in spec.pieces]
-
-
 def _label(name: str) -> str:
-    if name in _ROLES:
-        return PREFIX + _ROLES[name][0]
+    if name in ROLES:
+        return PREFIX + ROLES[name][0]
     return PREFIX + _KEYS.get(name, name)
 
 
 def _roles(source: _TokenizerKeys) -> dict[str, int]:
-    named = ((role, source.token_id(key)) for role, keys in _ROLES.items() for key in keys)
+    named = ((role, source.token_id(key)) for role, keys in ROLES.items() for key in keys)
     return {role: id for role, id in named if id is not None}
 
 
 def end_tokens_of(metadata: Mapping[str, object]) -> dict[int, str | None]:
     """Ids of the tokens that the metadata names as ends of a generation, and their texts."""
-    ids = [metadata.get(PREFIX + key) for role in _ENDS for key in _ROLES[role]]
+    ids = [metadata.get(PREFIX + key) for role in _ENDS for key in ROLES[role]]
     pieces = metadata.get(f"{PREFIX}{_KEYS['pieces']}")
     known = pieces if isinstance(pieces, abc.Sequence) else ()
     return {
