@@ -83,7 +83,7 @@ MAY_IMPORT = {
 EXTENSIONS_MAY_IMPORT = {
     "llamacpp": {"metrics"},
     "quantise": {"reference"},
-    "torch": {"processes"},
+    "torch": {"processes", "quantise"},
     "hybrids": {"deepseek"},
 }
 """The other extensions that an extension needs. Every extension may import all of the core."""

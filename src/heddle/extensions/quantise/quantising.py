@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from heddle.executors.quantise import Quantiser
 from heddle.extensions.quantise.export import (
     exported_key,
     exported_metadata,
@@ -21,6 +20,7 @@ from heddle.extensions.quantise.export_rows import (
     exported_shape,
     exported_tensors,
 )
+from heddle.extensions.quantise.quantiser import Quantiser
 from heddle.extensions.quantise.writer import NewTensor, write_gguf
 from heddle.models.ops import RopeSpec
 from heddle.models.positions import llama3, longrope_scale

@@ -4,7 +4,7 @@ from heddle.executors.arithmetic import MODEL_SOURCES
 
 SOURCES = (
     *MODEL_SOURCES,
-    "executors/quantise.py",
+    "extensions/quantise/quantiser.py",
     "extensions/torch/attention.py",
     "extensions/torch/bits.py",
     "extensions/torch/block_decoders.py",

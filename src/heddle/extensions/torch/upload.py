@@ -16,7 +16,7 @@ import torch
 
 from heddle.cores import usable_cores
 from heddle.errors import ModelFileError
-from heddle.executors.quantise import Quantiser
+from heddle.extensions.quantise.quantiser import Quantiser
 from heddle.extensions.torch.blocks import empty_fields, fields_of
 from heddle.weights.checkpoint import non_finite_weights
 
