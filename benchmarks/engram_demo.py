@@ -23,6 +23,7 @@ import typer
 from heddle import LLM, SamplingParams
 from heddle.cli import app, run
 from heddle.config import DEFAULT_MODEL, EngineConfig
+from heddle.extensions.engrams.settings import EngramSettings
 from heddle.sampling_params import EngramChoice
 
 if TYPE_CHECKING:
@@ -121,7 +122,8 @@ def main() -> None:
         texts = [str(page) for page in (*pages, ROOT / "README.md") if page.name != SHOWN_ON]
         if run(["engram", "build", *texts, "-o", str(table), "--model", given.model]):
             raise SystemExit(1)
-        with LLM(given.model, EngineConfig(engram=(f"{NAME}={table}",))) as llm:
+        settings = EngramSettings(engram=(f"{NAME}={table}",))
+        with LLM(given.model, EngineConfig(extensions=(settings,))) as llm:
             found = {alpha: continuations(llm, alpha) for alpha in (None, *given.alpha, given.show)}
     for alpha, written in found.items():
         names = list(map(first_name, written[:-1]))

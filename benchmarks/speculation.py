@@ -27,6 +27,7 @@ import httpx
 
 import heddle
 from heddle.cores import usable_cores
+from heddle.extensions.drafters.settings import DrafterSettings
 from heddle.loading.find import find_model
 
 if TYPE_CHECKING:
@@ -149,7 +150,7 @@ def main() -> None:
     options.add_argument("--llamacpp", action="store_true", help="also measure llama.cpp on edit 1")
     options.add_argument("--loads", default="edit 1,edit 4,chat 1,chat 8")
     given = options.parse_args()
-    config = heddle.EngineConfig(context=8192, draft=given.draft)
+    config = heddle.EngineConfig(context=8192, extensions=(DrafterSettings(draft=given.draft),))
     results = {}
     with heddle.Engine.load(given.model, config) as engine:
         for name in given.loads.split(","):

@@ -2,14 +2,15 @@
 
     python scripts/write_tables.py [--check]
 
-The sampling parameters go to docs/reference/sampling.md, the fields of vendors to
-docs/reference/fields.md, the metrics to docs/reference/metrics.md. With --check it writes nothing,
-and exits with 1 if a page is out of date.
+The sampling parameters go to docs/reference/sampling.md, the fields of vendors to fields.md beside
+it, the settings to settings.md, and the metrics to metrics.md. With --check it writes nothing, and
+exits with 1 if a page is out of date.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import sys
 from enum import Enum
@@ -17,19 +18,26 @@ from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
+from heddle.config import EngineConfig, RegistryConfig, ServerConfig
+from heddle.doors import extensions, refer
 from heddle.extensions.metrics.table import described
 from heddle.parameters import Api
 from heddle.sampling_params import PARAMETERS
 from heddle.server.generate.vendor_fields.row import Outcome
 from heddle.server.generate.vendor_fields.table import VENDORS
+from heddle.settings import GROUPS
+from heddle.settings import settings as settings_of
+from heddle.sizes import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from heddle.parameters import Parameter
     from heddle.server.generate.vendor_fields.row import Row
+    from heddle.settings import Setting
 
 REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
+CONFIGS = EngineConfig, RegistryConfig, ServerConfig
 
 ROUTES = {
     Api.CHAT: "chat/completions",
@@ -68,13 +76,47 @@ def written(page: str, name: str, lines: Sequence[str]) -> str:
 
 def pages() -> dict[Path, str]:
     """The pages with tables, as they should be."""
-    sampling, fields = REFERENCE / "sampling.md", REFERENCE / "fields.md"
-    metrics = REFERENCE / "metrics.md"
+    names = ("sampling", "fields", "settings", "metrics")
+    sampling, fields, settings, metrics = (REFERENCE / f"{name}.md" for name in names)
     return {
         sampling: written(sampling.read_text("utf-8"), "parameters", _parameters()),
         fields: written(fields.read_text("utf-8"), "fields", list(_fields())),
+        settings: written(settings.read_text("utf-8"), "settings", list(_settings())),
         metrics: written(metrics.read_text("utf-8"), "metrics", _metrics()),
     }
+
+
+# --- settings ------------------------------------------------------------------------------------
+
+
+def _settings() -> Iterator[str]:
+    """The settings by group: those of the core, and those that extensions bring."""
+    brought = {
+        field.name: name
+        for name, extension in extensions().items()
+        for reference in extension.settings
+        for field in dataclasses.fields(refer(reference))
+    }
+    rows = [one for config in CONFIGS for one in settings_of(config) if one.kind != "PARAMETER"]
+    for group in GROUPS:
+        if own := [one for one in rows if one.group == group]:
+            yield from (f"## {group.capitalize()}", "")
+            yield from ("| option | default | what it does | extension |", "|---|---|---|---|")
+            for one in own:
+                extension = f"`{brought[one.name]}`" if one.name in brought else ""
+                option = (
+                    one.option.replace("--", "--[no-]", 1) if one.kind == "SWITCH" else one.option
+                )
+                yield _cells(f"`{option}`", _default_of(one), one.doc, extension)
+            yield ""
+
+
+def _default_of(setting: Setting) -> str:
+    if setting.kind == "SWITCH":
+        return "on" if setting.default else "off"
+    if setting.kind == "SIZE":
+        return format_size(int(setting.default))
+    return "" if setting.default == "" else f"`{setting.default}`"
 
 
 # --- fields of vendors ---------------------------------------------------------------------------

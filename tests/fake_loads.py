@@ -58,7 +58,7 @@ class Loads:
         self.executors.append(executor)
         model = fake_model(executor)
         model = replace(model, info=replace(model.info, id=source))
-        config = replace(config, draft="")  # draft models are loaded elsewhere
+        config = config.for_draft_model()  # draft models are loaded elsewhere
         return Engine(model, config, more.get("turns"), more.get("engrams"))
 
 

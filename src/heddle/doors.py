@@ -43,7 +43,6 @@ class Device:
             because it may fail in a way that only a new process mends; empty: it runs in this one.
         extra: the extra of the package that the device needs; empty: none.
         is_numbered: whether a name may end with the number of one of several such devices.
-        has_ranks: whether several processes may compute a model together.
     """
 
     load: str
@@ -51,7 +50,6 @@ class Device:
     host: str = ""
     extra: str = ""
     is_numbered: bool = False
-    has_ranks: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +57,8 @@ class Extension:
     """What one package brings. All texts but keys are references.
 
     Attributes:
+        settings: classes with settings (:class:`heddle.config.EngineSettings` or
+            :class:`heddle.config.ServerSettings`).
         families: values of :class:`heddle.models.family.Family`.
         call_forms: functions that take the source of a chat template and return the
             :class:`heddle.text.chat.call_forms.CallForm` that it writes, or None. They are asked
@@ -86,9 +86,14 @@ class Extension:
             :class:`heddle.server.generate.constraint_field.ConstraintField`.
         followers: functions that take a loaded model and its settings and return a
             :class:`heddle.engine.drafters.Follower`, or None.
+        shares: functions that take a checkpoint, its
+            :class:`heddle.text.tokenizer.tokenizer.Tokenizer` and the settings, and return the
+            settings with which the device loads the model: with less `kv_cache`, for one, if the
+            extension needs a part of it.
         engrams: a class with the methods of :class:`heddle.engine.engrams.Library`; empty: none.
     """
 
+    settings: Sequence[str] = ()
     families: Sequence[str] = ()
     call_forms: Sequence[str] = ()
     quantisations: Mapping[str, str] = field(default_factory=dict)
@@ -103,6 +108,7 @@ class Extension:
     grammars: Mapping[str, str] = field(default_factory=dict)
     constraints: Sequence[str] = ()
     followers: Sequence[str] = ()
+    shares: Sequence[str] = ()
     engrams: str = ""
 
 

@@ -1,8 +1,8 @@
 """Settings as a user sees them (an option, a variable, a line of help), and readers of their text.
 
-The classes of `heddle.config` are made of settings. HEDDLE_* variables override defaults. The CLI
-or a library caller resolves settings once and passes them down. No other room reads the
-environment.
+The classes of `heddle.config`, and those of extensions, are made of settings. HEDDLE_* variables
+override defaults. The CLI or a library caller resolves settings once and passes them down. No other
+room reads the environment.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ import dataclasses
 import math
 import os
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from heddle.defaults import SETTINGS, parsed
+from heddle.doors import extensions, refer
 from heddle.errors import ConfigError
 from heddle.sizes import parse_size
 
@@ -46,10 +48,26 @@ _SWITCH_POSITIONS = dict.fromkeys(("on", "true", "yes", "1"), True) | dict.fromk
 
 
 def setting(default: Any, group: str, doc: str, *, secret: bool = False, **extra: Any) -> Any:
+    """A field of a config class, or of a class with settings of an extension.
+
+    Args:
+        default: the default, whose type is that of the setting.
+        group: one of GROUPS.
+        doc: one line of help: unit, and what the default does.
+        secret: whether the value is kept out of the text of the config.
+        extra: `low` and `high`, the bounds; `choices`, all values; `size`, whether texts such as
+            2G are numbers of bytes; `fixed`, whether requests that load models cannot change it;
+            `changes_answers`, whether answers depend on it, so that it is in their fingerprint.
+    """
     return field(default=default, repr=not secret, metadata={"group": group, "doc": doc, **extra})
 
 
 def validate(config: DataclassInstance) -> None:
+    """Check the bounds and the choices of all settings.
+
+    Raises:
+        ConfigError: names the setting and its value.
+    """
     for item in dataclasses.fields(config):
         value = getattr(config, item.name)
         low, high = item.metadata.get("low"), item.metadata.get("high")
@@ -78,6 +96,7 @@ class Setting:
         default: the field's default; for a LIST, its text.
         group: one of GROUPS, by which help pages order the settings.
         doc: one line of help.
+        is_fixed: whether only who starts the process can set it, and no request that loads a model.
     """
 
     name: str
@@ -87,6 +106,7 @@ class Setting:
     default: float | str
     group: str
     doc: str
+    is_fixed: bool
 
     def parse(self, text: str, source: str) -> object:
         """The value that `text` means.
@@ -134,13 +154,17 @@ class Setting:
 def settings(config: type[Config] | Config) -> tuple[Setting, ...]:
     """The fields of a config class, in order. An instance gives its values as the defaults.
 
-    The field with defaults of sampling parameters has a setting for each parameter.
+    The field with defaults of sampling parameters has a setting for each parameter. The field with
+    settings of extensions has those of all extensions.
     """
-    base = config() if isinstance(config, type) else config
+    base: Any = config() if isinstance(config, type) else config
     described: list[Setting] = []
     for item in dataclasses.fields(base):
         value = getattr(base, item.name)
-        if item.metadata.get("parameters"):
+        if kind := item.metadata.get("extensions"):
+            parts = [base.of(part) for part in of_extensions(kind)]
+            described += [one for part in parts for one in settings(part)]
+        elif item.metadata.get("parameters"):
             group = item.metadata["group"]
             described += [_describe_parameter(row, group, value) for row in SETTINGS.values()]
         else:
@@ -156,11 +180,13 @@ def _describe_parameter(row: Parameter, group: str, values: Mapping[str, object]
         kind="PARAMETER",
         default=str(values.get(row.name, "")),
         group=group,
+        is_fixed=True,
         doc=f"default of `{row.name}` in requests: {row.kind.words}",
     )
 
 
 def _describe(item: dataclasses.Field[Any], default: Any) -> Setting:
+    choices = item.metadata.get("choices")
     kind = "NUMBER" if isinstance(default, int) else "TEXT"
     if isinstance(default, bool):
         kind = "SWITCH"
@@ -176,7 +202,19 @@ def _describe(item: dataclasses.Field[Any], default: Any) -> Setting:
         default=default,
         group=item.metadata["group"],
         doc=item.metadata["doc"],
+        # A text without choices names a place of the machine, such as a folder.
+        is_fixed=item.metadata.get("fixed", kind in ("TEXT", "LIST") and not choices),
     )
+
+
+def of_extensions(kind: type[DataclassInstance]) -> list[type[Any]]:
+    """The classes with settings of extensions that derive from `kind`."""
+    return [one for one in _declared() if issubclass(one, kind)]
+
+
+@cache
+def _declared() -> tuple[type[Any], ...]:
+    return tuple(refer(name) for one in extensions().values() for name in one.settings)
 
 
 def resolve(
@@ -202,17 +240,29 @@ def resolve(
         if text is not None:
             values[setting.name] = setting.parse(text, source)
             sources[setting.name] = source
-    base = config() if isinstance(config, type) else config
-    parameters = {name: values.pop(name) for name in SETTINGS.keys() & values.keys()}
-    for item in dataclasses.fields(base):
-        if parameters and item.metadata.get("parameters"):
-            values[item.name] = {**getattr(base, item.name), **parameters}
     try:
-        return dataclasses.replace(base, **values)
+        return _changed(config() if isinstance(config, type) else config, values)
     except ConfigError as error:
         named = sources.get(error.param or "")  # None if the base has the value
         said = f"{named}: {error.message}" if named else error.message
         raise ConfigError(said, param=error.param) from None
+
+
+def _changed(config: Config, values: Mapping[str, Any]) -> Config:
+    """A copy of the config with these values of settings, each where it belongs."""
+    changes: dict[str, Any] = {}
+    for item in dataclasses.fields(config):
+        value = getattr(config, item.name)
+        if item.name in values:
+            changes[item.name] = values[item.name]
+        elif item.metadata.get("parameters"):
+            given = {name: values[name] for name in SETTINGS.keys() & values.keys()}
+            changes[item.name] = {**value, **given}
+        elif kind := item.metadata.get("extensions"):
+            parts = {type(one): one for one in value}
+            parts |= {part: parts.get(part, part()) for part in of_extensions(kind)}
+            changes[item.name] = tuple(_changed(part, values) for part in parts.values())
+    return dataclasses.replace(config, **changes)
 
 
 def debug_wanted(environ: Mapping[str, str] = os.environ) -> bool:

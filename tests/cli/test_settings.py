@@ -9,10 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from configs import configured
 from heddle.config import MAX_MODEL_NAME, EngineConfig, HubConfig, RegistryConfig, ServerConfig
 from heddle.errors import ConfigError
+from heddle.extensions.drafters.settings import DrafterSettings
+from heddle.extensions.otel.settings import OtelSettings
+from heddle.extensions.torch.settings import TorchSettings
 from heddle.sampling_params import Stage
-from heddle.settings import GROUPS, debug_wanted, resolve, settings
+from heddle.settings import GROUPS, debug_wanted, of_extensions, resolve, settings
 from heddle.sizes import counted, format_size, parse_size
 
 
@@ -61,10 +65,11 @@ def test_an_error_names_where_the_value_came_from(
 
 
 def test_the_ends_of_ranges_are_settings_and_nan_is_none() -> None:
-    assert EngineConfig(slots=1024, gpu_memory=0.05).slots == 1024
+    assert EngineConfig(slots=1024).slots == 1024
+    assert configured(gpu_memory=0.05).of(TorchSettings).gpu_memory == 0.05
     for wrong in ({"slots": 1025}, {"slots": 0}, {"gpu_memory": math.nan}, {"gpu_memory": 1.01}):
         with pytest.raises(ConfigError, match="must be at "):
-            EngineConfig(**wrong)  # type: ignore[arg-type]
+            configured(**wrong)
     longest = "a" * MAX_MODEL_NAME
     assert ServerConfig(alias=(longest,)).alias == (longest,)
     for name in ("", longest + "a"):
@@ -75,8 +80,11 @@ def test_the_ends_of_ranges_are_settings_and_nan_is_none() -> None:
 @pytest.mark.parametrize("config", [HubConfig, EngineConfig, RegistryConfig, ServerConfig])
 def test_every_field_is_a_setting(config: type[HubConfig | RegistryConfig | ServerConfig]) -> None:
     described = settings(config)
-    fields = [field.name for field in dataclasses.fields(config) if field.name != "sampling"]
-    assert [one.name for one in described if one.kind != "PARAMETER"] == fields
+    fields = list(dataclasses.fields(config))
+    for kind in [one.metadata["extensions"] for one in fields if one.name == "extensions"]:
+        fields += [item for part in of_extensions(kind) for item in dataclasses.fields(part)]
+    names = [item.name for item in fields if item.name not in ("sampling", "extensions")]
+    assert sorted(one.name for one in described if one.kind != "PARAMETER") == sorted(names)
     for setting in described:
         assert setting.option == "--" + setting.name.replace("_", "-")
         assert setting.variable == "HEDDLE_" + setting.name.upper()
@@ -87,6 +95,29 @@ def test_every_field_is_a_setting(config: type[HubConfig | RegistryConfig | Serv
         if setting.kind not in ("LIST", "PARAMETER"):
             assert resolve(config, {setting.name: text}, {}) == config()
         assert resolve(config, {}, {setting.variable: text}) == config()
+
+
+def test_a_config_carries_settings_of_extensions() -> None:
+    assert EngineConfig(extensions=(TorchSettings(),)) == EngineConfig(), "defaults are not kept"
+    small = EngineConfig().having(TorchSettings(gpu_memory=0.5)).having(DrafterSettings(draft="a"))
+    parts = (DrafterSettings(draft="a"), TorchSettings(gpu_memory=0.5))
+    assert small == EngineConfig(extensions=parts) == EngineConfig(extensions=parts[::-1])
+    assert small.having(TorchSettings()).extensions == parts[:1]
+    changed = resolve(small, {"cuda_graphs": "off", "slots": "3"}, {})
+    assert changed.of(TorchSettings) == TorchSettings(gpu_memory=0.5, cuda_graphs=False)
+    assert (changed.of(DrafterSettings).draft, changed.slots) == ("a", 3)
+    with pytest.raises(ConfigError, match="holds TorchSettings twice"):
+        EngineConfig(extensions=(TorchSettings(), TorchSettings(gpu_memory=0.5)))
+    with pytest.raises(ConfigError, match="of class EngineSettings, got OtelSettings"):
+        EngineConfig(extensions=(OtelSettings(),))  # type: ignore[arg-type]
+
+
+def test_requests_change_no_setting_that_names_a_place_or_that_models_share() -> None:
+    fixed = {one.name for one in settings(EngineConfig) if one.is_fixed}
+    assert fixed == {
+        *("chat_template", "chat_template_kwargs", "device", "devices", "draft", "engram"),
+        *("engram_alpha", "engram_unchecked", "hub_cache", "offline", "prefix_cache_dir"),
+    }
 
 
 def test_sampling_parameters_have_defaults_as_settings() -> None:

@@ -18,8 +18,9 @@ import pytest
 from anthropic import Anthropic
 from openai import OpenAI
 
+from configs import server_config
 from heddle import LLM, Engine
-from heddle.config import DEFAULT_MODEL, ServerConfig
+from heddle.config import DEFAULT_MODEL
 from live_server import live_server
 from patience import PATIENCE
 
@@ -108,7 +109,7 @@ def send(words: list[str]) -> None:
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    config = ServerConfig(port=0, slot_save_path=str(tmp_path_factory.mktemp("slots")))
+    config = server_config(port=0, slot_save_path=str(tmp_path_factory.mktemp("slots")))
     with Engine.load(DEFAULT_MODEL) as engine, live_server(engine, config) as live:
         yield live.url
 

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from heddle import extensions
+from heddle.config import EngineConfig, HubConfig, RegistryConfig, ServerConfig
 from heddle.doors import Device, Extension, refer
+from heddle.settings import settings
 from heddle.weights.tensor_types import TensorType
 
 ROOT = Path(__file__).parents[2]
@@ -36,12 +38,27 @@ def test_the_newest_version_of_the_changelog_is_that_of_the_package() -> None:
 
 
 def test_pages_agree_with_the_tables_of_the_program() -> None:
-    """The sampling parameters, the fields of vendors and the metrics."""
+    """The sampling parameters, the fields of vendors, the settings and the metrics."""
     script = runpy.run_path(str(ROOT / "scripts" / "write_tables.py"))
     pages: dict[Path, str] = script["pages"]()
     for path, page in pages.items():
         assert path.read_text("utf-8") == page
-    assert {path.name for path in pages} == {"sampling.md", "fields.md", "metrics.md"}
+    assert {path.name for path in pages} == {
+        "sampling.md",
+        "fields.md",
+        "settings.md",
+        "metrics.md",
+    }
+
+
+@pytest.mark.parametrize("config", [HubConfig, EngineConfig, RegistryConfig, ServerConfig])
+def test_each_setting_has_a_row_and_a_meaning(
+    config: type[HubConfig | RegistryConfig | ServerConfig],
+) -> None:
+    page = (ROOT / "docs" / "reference" / "settings.md").read_text("utf-8").replace("--[no-]", "--")
+    for one in settings(config):
+        assert one.kind == "PARAMETER" or f"| `{one.option}` |" in page, one.option
+        assert one.doc.strip()
 
 
 @pytest.mark.parametrize("door", [one.name for one in dataclasses.fields(Extension)])

@@ -50,7 +50,6 @@ MODEL: Any = SimpleNamespace(head=HEAD)
     [
         (CONFIG, [[PAGES]], True),
         (replace(CONFIG, speculation="off"), [[PAGES]], False),
-        (replace(CONFIG, draft="small"), [[PAGES]], False),
         (CONFIG, [[Window(64, PAGES.shape)]], False),
         (CONFIG, [[Pages(KvShape(2, 32))], [PAGES]], False),
     ],

@@ -39,7 +39,9 @@ def ask(url, processors):
         return json.load(error)["error"]
 
 form = Dialect.of("{{ tools }}<CALL>", {"tools"}).form
+from heddle.settings import resolve
 config = EngineConfig(device="twin", threads=1, kv_cache=1 << 24, slots=1)
+config = resolve(config, {"sample_note": "some"})
 from heddle.engine import Engine
 with Engine.load(sys.argv[1], config) as engine:
     guess = {"drafter": "again", "length": 2}
@@ -113,7 +115,24 @@ def test_a_package_brings_one_of_each(environment: dict[str, str], tmp_path: Pat
     refused = found["answers"]["none"]
     assert refused["param"] == "logits_processors"
     assert "there is no logits processor 'none'; known: only." in refused["message"]
-    assert found["route"] == {"models": ["tiny"]}
+    assert found["route"] == {"models": ["tiny"], "note": ["some"]}
+
+
+def test_its_setting_is_an_option_and_a_variable(environment: dict[str, str]) -> None:
+    assert "--sample-note TEXT" in heddle(environment, "serve", "--help").stdout
+    refused = heddle(environment, "serve", "--sample-note", "loud")
+    assert refused.returncode == 2
+    said = "sample_note must be one of none, some, got"
+    assert refused.stderr.startswith(f"heddle: --sample-note: {said} 'loud'")
+    refused = heddle(environment | {"HEDDLE_SAMPLE_NOTE": "low"}, "serve")
+    assert refused.stderr.startswith(f"heddle: HEDDLE_SAMPLE_NOTE: {said} 'low'")
+
+
+def test_a_setting_with_the_name_of_another_is_refused(tmp_path: Path) -> None:
+    source = SOURCE.read_text().replace("sample_note", "slots")
+    refused = heddle(install(tmp_path, source, "heddle_sample:EXTENSION"), "serve")
+    assert refused.returncode == 2
+    assert refused.stderr.startswith("heddle: 2 settings are named 'slots'")
 
 
 def test_its_command_is_one_of_heddle(environment: dict[str, str]) -> None:

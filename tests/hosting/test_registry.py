@@ -11,6 +11,7 @@ from weakref import ref
 
 import pytest
 
+from configs import configured
 from fake_loads import SIZE, Loads, generate, poison, until
 from heddle.config import EngineConfig, RegistryConfig
 from heddle.engine import Engine
@@ -26,6 +27,7 @@ from heddle.errors import (
     ModelUnloadedError,
     OutOfMemoryError,
 )
+from heddle.extensions.drafters.settings import DrafterSettings
 from heddle.hosting import registry as registry_module
 from heddle.hosting.registry import Registry
 from heddle.hosting.status import ModelState
@@ -75,14 +77,15 @@ def test_models_answer_by_name(make) -> None:
 
 
 def test_a_draft_model_for_all_has_to_fit_only_the_default_model(loads: Loads) -> None:
-    common, own = EngineConfig(draft="small"), EngineConfig(draft="other")
+    common, own = configured(draft="small"), configured(draft="other")
     with Registry(engine=common) as registry:
         registry.load("one")
         registry.load("two")
         registry.load("three", config=replace(common, slots=2))
         registry.load("four", config=own)
-    assert [config.draft_required for config in loads.configs] == [True, False, False, True]
-    assert [config.draft for config in loads.configs] == ["small"] * 3 + ["other"]
+    found = [config.of(DrafterSettings) for config in loads.configs]
+    assert [one.draft_required for one in found] == [True, False, False, True]
+    assert [one.draft for one in found] == ["small"] * 3 + ["other"]
 
 
 def test_two_callers_load_a_model_once(make, loads: Loads) -> None:

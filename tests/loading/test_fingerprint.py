@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from configs import configured
 from fake_executor import FakeExecutor
 from fake_model import fake_model
 from heddle.config import EngineConfig
@@ -75,6 +76,8 @@ def test_answers_have_other_fingerprints_with_other_settings(file: Path) -> None
         (replace(plain, shape=replace(plain.shape, context=128)), config),
         (plain, EngineConfig(max_output_tokens=7)),
         (plain, EngineConfig(chat_template_kwargs='{"a": 1}')),
+        (plain, configured(engram=("a=b",))),
+        (plain, configured(engram_alpha=0.5)),
     ]
     prints = [answers_fingerprint(model, config) for model, config in engines]
     assert len(set(prints)) == len(engines)
@@ -83,6 +86,8 @@ def test_answers_have_other_fingerprints_with_other_settings(file: Path) -> None
 def test_settings_that_change_no_answer_do_not_count(file: Path) -> None:
     one = answers_fingerprint(model_at(file), EngineConfig())
     other = EngineConfig(slots=3, threads=2, batch_tokens=64, speculation="off", queue=1)
+    assert answers_fingerprint(model_at(file), other) == one
+    other = configured(draft="small", engram_unchecked=True)
     assert answers_fingerprint(model_at(file), other) == one
 
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from cache_integrity import check_cache
+from configs import configured
 from devices import load_on
 from guessers import Costless, Oracle
 from heddle.cache.cache import Cache
-from heddle.config import EngineConfig
 from heddle.disk.directory import PageDirectory
 from heddle.disk.tier import DiskTier
 from heddle.errors import StepMemoryError
@@ -49,7 +49,7 @@ class Rig:
         **settings: Any,
     ) -> None:
         device = settings.pop("device", "cpu")
-        config = EngineConfig(**({"threads": 2, "context": CONTEXT} | settings))
+        config = configured(**({"threads": 2, "context": CONTEXT} | settings))
         self.executor = load_on(device, checkpoint, config)
         self.tier = None
         if disk is not None:

@@ -10,17 +10,11 @@ import os
 import sys
 import traceback
 from functools import cache
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from heddle.cli.cached import list_models, remove
-from heddle.cli.chat import chat
 from heddle.cli.help import VARIABLES, Command, group, page_width
-from heddle.cli.inspect import inspect
-from heddle.cli.pull import pull
-from heddle.cli.serve import serve
-from heddle.cli.suggest import suggest
 from heddle.doors import extensions, refer
 from heddle.errors import HeddleError
 from heddle.settings import debug_wanted
@@ -70,21 +64,31 @@ def heddle(
     """LLM inference server. One forward pass per step computes tokens of all requests."""
 
 
-for command in (serve, chat, pull, inspect):
-    app.command(cls=Command, epilog=VARIABLES)(command)
-app.command(cls=Command)(suggest)
-app.command("list", cls=Command, epilog=VARIABLES)(list_models)
-app.command("rm", cls=Command, epilog=VARIABLES)(remove)
-
-
 @cache
-def _add_commands_of_extensions() -> None:
+def _add_commands() -> None:
+    """Add the commands, once. Their options are settings, also those of extensions.
+
+    Raises:
+        ConfigError: an extension cannot join.
+    """
+    from heddle.cli.cached import list_models, remove
+    from heddle.cli.chat import chat
+    from heddle.cli.inspect import inspect
+    from heddle.cli.pull import pull
+    from heddle.cli.serve import serve
+    from heddle.cli.suggest import suggest
+
+    for command in (serve, chat, pull, inspect):
+        app.command(cls=Command, epilog=VARIABLES)(command)
+    app.command(cls=Command)(suggest)
+    app.command("list", cls=Command, epilog=VARIABLES)(list_models)
+    app.command("rm", cls=Command, epilog=VARIABLES)(remove)
     for extension in extensions().values():
         for name, reference in extension.commands.items():
-            if isinstance(command := refer(reference), typer.Typer):
-                app.add_typer(command, name=name)
+            if isinstance(brought := refer(reference), typer.Typer):
+                app.add_typer(brought, name=name)
             else:
-                app.command(name, cls=Command)(command)
+                app.command(name, cls=Command)(brought)
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -92,7 +96,7 @@ def run(arguments: Sequence[str]) -> int:
     debug = debug_wanted() or "--debug" in arguments
     logging.getLogger("heddle").setLevel(logging.DEBUG if debug else logging.NOTSET)
     try:
-        _add_commands_of_extensions()
+        _add_commands()
         code: int | None = app(
             list(arguments),
             prog_name="heddle",
@@ -107,7 +111,7 @@ def run(arguments: Sequence[str]) -> int:
     except HeddleError as error:
         return _fail(error.message, 2, debug)
     except USAGE_ERROR as error:
-        return _fail(error.format_message(), 2, debug)  # type: ignore[attr-defined]
+        return _fail(_usage_error(error), 2, debug)
     except BrokenPipeError:
         return _left_by_reader()
     except SystemExit as end:
@@ -117,6 +121,14 @@ def run(arguments: Sequence[str]) -> int:
     except Exception as error:
         hint = "" if debug else " (set HEDDLE_DEBUG=1 for the traceback)"
         return _fail(f"{type(error).__name__}: {error}{hint}", 1, debug)
+
+
+def _usage_error(error: Any) -> str:
+    said: str = error.format_message()
+    if type(error).__name__ == "NoSuchOption" and error.ctx is not None:
+        listed = f"`{error.ctx.command_path} --help` lists the options"
+        said = f"{said}. {listed}; an extension that is not installed may bring others"
+    return said
 
 
 def _left_by_reader() -> int:

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+from collections import Counter
 from collections.abc import Callable, Collection
 from typing import Annotated, Any, TypeVar
 
@@ -120,6 +121,7 @@ def _with_groups(command: Callable[..., R], groups: Collection[str]) -> Callable
             parameters += map(_option, shown)
         else:
             parameters.append(parameter)
+    _check_names(parameters)
 
     @functools.wraps(command)
     def run(**given: Any) -> R:
@@ -130,6 +132,22 @@ def _with_groups(command: Callable[..., R], groups: Collection[str]) -> Callable
 
     run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return run
+
+
+def _check_names(parameters: Collection[inspect.Parameter]) -> None:
+    """Refuse settings of extensions that have the name of another setting.
+
+    Raises:
+        ConfigError: names the option.
+    """
+    names = Counter(one.name for one in parameters)
+    for name, count in names.items():
+        if count > 1:
+            raise ConfigError(
+                f"{count} settings are named {name!r}, and one is of an extension. Uninstall the"
+                " package that brings it",
+                param=name,
+            )
 
 
 def numbers(option: str, text: str, least: int) -> list[int]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from heddle.doors import extensions, refer
-from heddle.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -67,15 +66,10 @@ def follower_of(model: LoadedModel, config: EngineConfig) -> Follower | None:
     """The follower that computes guesses for a model, ready to guess; None if there is none.
 
     Raises:
-        ConfigError: `draft` names a model that does not fit, or no extension can use it.
-        HeddleError: the draft model cannot be loaded; see `load_model`.
+        ConfigError: a setting does not fit the model.
+        HeddleError: what computes the guesses cannot be loaded.
     """
     references = [one for extension in extensions().values() for one in extension.followers]
-    if config.draft and not references:
-        raise ConfigError(
-            f"no extension is installed that uses the draft model {config.draft!r}; leave it out",
-            param="draft",
-        )
     for reference in references:
         follower: Follower | None = refer(reference)(model, config)
         if follower is not None:

@@ -63,15 +63,13 @@ def open_engrams(config: EngineConfig) -> EngramLibrary:
     """The tables of the settings.
 
     Raises:
-        ConfigError: a setting is wrong, or no extension opens tables.
+        ConfigError: a setting is wrong.
         EngramError, EngramFileError: a table cannot be read, or is damaged.
     """
     for extension in extensions().values():
         if extension.engrams:
             library: EngramLibrary = refer(extension.engrams).of(config)
             return library
-    if config.engram:
-        raise ConfigError(_MISSING, param="engram")
     return _NoEngrams()
 
 

@@ -67,45 +67,6 @@ def loader(device: str) -> Load:
     return partial(refer(row.host), row.load) if row.host else load
 
 
-def check_ranks(config: EngineConfig) -> None:
-    """Check the settings of ranks, before a model is sought.
-
-    Raises:
-        ConfigError: the device has no ranks, or `devices` does not name one GPU for each rank.
-    """
-    ranks, (name, colon, _) = config.tensor_parallel, config.device.partition(":")
-    row = devices()[name]
-    if ranks == 1 and not config.devices:
-        return
-    if ranks > 1 and not row.has_ranks:
-        able = ", ".join(name for name, one in devices().items() if one.has_ranks)
-        raise ConfigError(
-            f"tensor_parallel {ranks} does not run on device {config.device!r}; use one of: {able}",
-            param="tensor_parallel",
-        )
-    numbers = [number.strip() for number in config.devices.split(",")] if config.devices else []
-    if numbers and (not row.is_numbered or colon):
-        raise ConfigError(
-            f"devices {config.devices!r} needs a device whose number is open, such as cuda, not"
-            f" {config.device!r}",
-            param="devices",
-        )
-    if colon and ranks > 1:
-        raise ConfigError(
-            f"device {config.device!r} is one GPU, and tensor_parallel {ranks} needs {ranks}; use"
-            " device cuda, and name the GPUs in devices",
-            param="device",
-        )
-    if numbers and (
-        len(numbers) != ranks or len(set(numbers)) != ranks or not all(map(str.isdecimal, numbers))
-    ):
-        raise ConfigError(
-            f"devices {config.devices!r} must name {ranks} different GPUs by number, one for each"
-            " rank of tensor_parallel, such as 0,1",
-            param="devices",
-        )
-
-
 def _imported(device: str, row: Device) -> Any:
     try:
         return refer(row.load)

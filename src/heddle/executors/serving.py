@@ -78,10 +78,10 @@ def served_head(
 ) -> PredictionHead | None:
     """The model's prediction head, if it is to be loaded. `kinds` are those of the model's layers.
 
-    It is not if nobody guesses unless a request asks, if a small model guesses in its place, or if
-    its layer cannot share pages with the layers of the model that keep all positions.
+    It is not if nobody guesses unless a request asks, or if its layer cannot share pages with the
+    layers of the model that keep all positions.
     """
-    if config.speculation == "off" or config.draft or model.head is None:
+    if config.speculation == "off" or model.head is None:
         return None
     flat = [kind for of_layer in kinds for kind in of_layer]
     first = next((kind for kind in flat if isinstance(kind, Pages)), None)

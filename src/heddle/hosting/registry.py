@@ -490,11 +490,10 @@ class Registry(Closing):
                 self._unload_quietly(idle, f"to make room for {entry.name}")
 
     def _own_config(self, entry: Entry) -> EngineConfig:
-        """The settings of a model. A draft model for all need fit only the default model."""
-        shared = entry.config.draft == self.engine_config.draft
-        if not shared or entry.name == self.default:
+        """The settings of a model, which may differ from those of the default model."""
+        if entry.name == self.default:
             return entry.config
-        return dataclasses.replace(entry.config, draft_required=False)
+        return entry.config.beside_default(self.engine_config)
 
     def _bounded(self, config: EngineConfig) -> EngineConfig:
         """The settings of a model, with the memory that loaded models leave under the limit."""

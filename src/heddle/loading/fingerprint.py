@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields
 from functools import lru_cache
 from importlib.metadata import version
 from typing import TYPE_CHECKING
@@ -57,7 +58,12 @@ def answers_fingerprint(model: LoadedModel, config: EngineConfig) -> bytes:
         (None if model.template is None else model.template.source, config.chat_template_kwargs),
         sorted(model.sampling_defaults.items()),
         None if model.pooling is None else model.pooling.value,
-        (config.engram, config.engram_alpha),
+        [
+            (item.name, getattr(one, item.name))
+            for one in config.extensions
+            for item in fields(one)
+            if item.metadata.get("changes_answers") and getattr(one, item.name) != item.default
+        ],
     )
     return hashlib.sha256(pages_fingerprint(model) + repr(settings).encode()).digest()
 

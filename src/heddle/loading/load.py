@@ -8,9 +8,9 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from heddle.doors import extensions, refer
 from heddle.embedding import Pooling
 from heddle.errors import OutOfMemoryError, UnsupportedModelError
 from heddle.hub_place import hub_place
@@ -40,13 +40,13 @@ def load_model(
 
     Raises: see :meth:`heddle.engine.Engine.load`.
     """
-    from heddle.executors.devices import check_ranks, loader
+    from heddle.executors.devices import loader
     from heddle.models.build import family_of
     from heddle.weights.formats import open_checkpoint
     from heddle.weights.progress import Silent
 
     load = loader(config.device)  # first: refuse a wrong device before a download
-    check_ranks(config)
+    config.check()
     found = find_model(str(model), progress, hub_place(config))
     try:
         with open_checkpoint(found.path, found.base, family_of) as checkpoint:
@@ -95,7 +95,7 @@ def _load(
         sampling: dict[str, object] = {}
         if config.generation_config != "none":
             sampling = {**found.sampling, **checkpoint.recommended().checked()}
-        config = _beside_draft(checkpoint, tokenizer, config)
+        config = _shared(checkpoint, tokenizer, config)
         executor = load(checkpoint, config, progress.update)
         reranker = reranker_of(checkpoint, tokenizer)  # its tensor has been checked by now
         progress.update(weights)
@@ -116,26 +116,12 @@ def _load(
     )
 
 
-def _beside_draft(
-    checkpoint: Checkpoint, tokenizer: Tokenizer, config: EngineConfig
-) -> EngineConfig:
-    """The settings of a model. If it has a draft model, it leaves a part of `kv_cache` to it.
-
-    Then both hold as many tokens. the extension `drafters` gives the draft model its part.
-    """
-    from heddle.executors.serving import position_elements
-    from heddle.models.build import build, family_of
-    from heddle.text.tokenizer.tokenizer import Tokenizer
-    from heddle.weights.formats import open_checkpoint
-
-    if not config.draft or not config.kv_cache:
-        return config
-    found = find_model(config.draft, place=hub_place(config))
-    with open_checkpoint(found.path, found.base, family_of) as small:
-        if not same_vocabulary(Tokenizer.of(small.tokenizer()), tokenizer):
-            return config  # the extension `drafters` refuses it, or leaves it out
-        own, other = position_elements(build(checkpoint)), position_elements(build(small))
-    return replace(config, kv_cache=config.kv_cache * own // max(1, own + other))
+def _shared(checkpoint: Checkpoint, tokenizer: Tokenizer, config: EngineConfig) -> EngineConfig:
+    """The settings with which the device loads a model, beside what extensions load for it."""
+    for extension in extensions().values():
+        for reference in extension.shares:
+            config = refer(reference)(checkpoint, tokenizer, config)
+    return config
 
 
 def same_vocabulary(one: Tokenizer, other: Tokenizer) -> bool:

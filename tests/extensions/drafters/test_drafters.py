@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from configs import configured
 from fake_executor import VOCABULARY, FakeExecutor, solo_output
 from fake_model import fake_model
-from heddle.config import EngineConfig
 from heddle.drafting.lookup import LookupDrafter
 from heddle.engine.drafters import follower_of
 from heddle.engine.health import HealthState
 from heddle.engine.streaming.streams import Collector
 from heddle.errors import ConfigError, InvalidRequestError
 from heddle.extensions.drafters.model import DraftModel
+from heddle.extensions.drafters.settings import DrafterSettings
+from heddle.extensions.drafters.share import share
 from heddle.extensions.engrams.drafter import EngramDrafter
 from heddle.loading.load import load_model
 from heddle.sampling_params import SamplingParams
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
     from fake_executor import Occupant
     from fixtures.engines import Start
+    from heddle.config import EngineConfig
     from heddle.loading.loaded_model import LoadedModel
     from heddle.outputs import Output
     from heddle.scheduler.sequence import Sequence as SequenceOf
@@ -227,7 +230,7 @@ def test_a_draft_model_with_another_vocabulary_is_refused_or_left_out(
     executors: list[FakeExecutor] = []
 
     def load(source: str, config: EngineConfig) -> LoadedModel:
-        assert (source, config.draft) == ("small", "")
+        assert (source, config.of(DrafterSettings).draft) == ("small", "")
         executors.append(FakeExecutor())
         found = fake_model(executors[-1])
         entries = [(b"x", False)] if differs else list(found.tokenizer.vocabulary_entries())
@@ -235,23 +238,29 @@ def test_a_draft_model_with_another_vocabulary_is_refused_or_left_out(
         return found
 
     monkeypatch.setattr("heddle.extensions.drafters.model.load_model", load)
-    model, config = fake_model(FakeExecutor()), EngineConfig(draft="small")
+    model, config = fake_model(FakeExecutor()), configured(draft="small")
     differs = True
     with pytest.raises(ConfigError, match="small does not fit fake, which has another vocabulary"):
         follower_of(model, config)
     with caplog.at_level("INFO", "heddle"):
-        assert follower_of(model, replace(config, draft_required=False)) is None
+        assert follower_of(model, configured(config, draft_required=False)) is None
     assert "fake runs without the draft model small" in caplog.text
     assert all(executor.closed for executor in executors)
     differs = False
-    assert follower_of(model, replace(config, draft_required=False)) is not None
+    assert follower_of(model, configured(config, draft_required=False)) is not None
+
+
+def test_the_head_is_not_loaded_beside_a_draft_model() -> None:
+    unread: Any = None
+    assert share(unread, unread, configured(draft="small")).speculation == "off"
+    assert share(unread, unread, configured()).speculation == "auto"
 
 
 def test_model_and_draft_model_share_one_kv_cache(tmp_path: Path) -> None:
     small = TinyLlama("small", heads=2, kv_heads=1, head_dim=16, tied=True, context=512)
     large = replace(small, name="large", layers=7)
     paths = [str(one.write_folder(tmp_path / one.name)) for one in (large, small)]
-    config = EngineConfig(slots=4, threads=1, kv_cache=200_000, draft=paths[1])
+    config = configured(slots=4, threads=1, kv_cache=200_000, draft=paths[1])
     model = load_model(paths[0], config)
     draft = follower_of(model, config)
     assert isinstance(draft, DraftModel)

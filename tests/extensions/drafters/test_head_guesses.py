@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from heddle.config import EngineConfig
+from configs import configured
 from heddle.engine.engine import Engine
 from heddle.errors import InvalidRequestError
 from heddle.sampling_params import SamplingParams
@@ -83,7 +83,7 @@ def load(model: TinyHead, folder: Path, **changes: object) -> Engine:
     settings: dict[str, object] = {"slots": 4, "threads": 1, "kv_cache": 1 << 22, "watchdog": 0}
     return Engine.load(
         str(model.write_folder(folder / "tiny")),
-        EngineConfig(**settings | changes),  # type: ignore[arg-type]
+        configured(**settings | changes),
     )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from configs import configured
 from e2e.test_exactness import bits, run_alone, run_together
 from engram_writer import write_version_2
 from heddle.config import EngineConfig
@@ -60,7 +61,7 @@ def tables(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[
 
 @pytest.fixture(scope="module")
 def engine(model_path: Path, tables: tuple[str, ...]) -> Iterator[Engine]:
-    with Engine.load(model_path, EngineConfig(engram=tables)) as engine:
+    with Engine.load(model_path, configured(engram=tables)) as engine:
         yield engine
 
 
@@ -83,7 +84,7 @@ REQUESTS = [
 
 @pytest.fixture(scope="module")
 def expected(model_path: Path, tables: tuple[str, ...]) -> list[tuple[object, ...]]:
-    config = EngineConfig(slots=1, threads=1, prefix_cache=False, engram=tables)
+    config = configured(slots=1, threads=1, prefix_cache=False, engram=tables)
     with Engine.load(model_path, config) as engine:
         return run_alone(engine, REQUESTS)
 
@@ -112,7 +113,7 @@ def test_preemption_changes_nothing(
     pages = 4 * engine.model.executor.page_bytes  # type: ignore[attr-defined]
     # Three requests begin at once, in a page each, and grow alike. With guesses, one could end
     # before the others need its pages.
-    config = EngineConfig(kv_cache=pages, engram=tables, speculation="off")
+    config = configured(kv_cache=pages, engram=tables, speculation="off")
     with Engine.load(model_path, config) as small:
         encode, collectors = small.model.tokenizer.encode, [Collector() for _ in requests]
         wanted = zip(requests, collectors, strict=True)

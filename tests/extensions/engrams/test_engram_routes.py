@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
+from configs import configured
 from engram_writer import write_version_2
 from fake_executor import VOCABULARY, FakeExecutor
 from fake_model import FakeTokenizer, fake_model
@@ -52,7 +53,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     monkeypatch.setattr(Engine, "load", load)
     models = RegistryConfig(models_dir=str(tmp_path))
     config = ServerConfig(port=0, api_key=("user",), admin_key=("boss",))
-    with Registry(models, EngineConfig(engram=(f"docs={path}",))) as registry:
+    with Registry(models, configured(engram=(f"docs={path}",))) as registry:
         registry.load("fake")
         with live_server(registry, config) as live:
             yield Server(live.url, executor, tmp_path)

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from configs import configured
 from engram_writer import write_version_1, write_version_2
 from fake_executor import VOCABULARY, FakeExecutor
 from fake_loads import Loads
 from fake_model import FakeTokenizer, fake_model
-from heddle import LLM, Engine, EngineConfig, Registry, RegistryConfig
+from heddle import LLM, Engine, Registry, RegistryConfig
 from heddle.errors import (
     ConfigError,
     EngramError,
@@ -41,7 +42,7 @@ def table(tmp_path: Path) -> Path:
 
 
 def start(*tables: str, model: Any = None, **settings: Any) -> Engine:
-    config = EngineConfig(engram=tables, **settings)
+    config = configured(engram=tables, **settings)
     return Engine(model or fake_model(FakeExecutor()), config)
 
 
@@ -182,7 +183,7 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> Loads:
 
 def test_models_of_a_registry_share_tables(loads: Loads, table: Path, tmp_path: Path) -> None:
     config = RegistryConfig(models_dir=str(tmp_path))
-    with Registry(config, EngineConfig(engram=(f"docs={table}",))) as registry:
+    with Registry(config, configured(engram=(f"docs={table}",))) as registry:
         one, two = registry.load("one"), registry.load("two")
         registry.check_engrams()
         params = SamplingParams(engram="docs")  # type: ignore[arg-type]
@@ -198,7 +199,7 @@ def test_models_of_a_registry_share_tables(loads: Loads, table: Path, tmp_path: 
 def test_a_registry_refuses_what_fits_no_model(loads: Loads, tmp_path: Path) -> None:
     path = write_version_2(tmp_path / "x.engr", AFTER_B, VOCABULARY, bytes(32))
     config = RegistryConfig(models_dir=str(tmp_path))
-    with Registry(config, EngineConfig(engram=(f"x={path}",))) as registry:
+    with Registry(config, configured(engram=(f"x={path}",))) as registry:
         registry.load("one")
         with pytest.raises(ConfigError, match="for another vocabulary"):
             registry.check_engrams()

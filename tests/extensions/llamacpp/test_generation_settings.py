@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from heddle.extensions.llamacpp.settings import generation_settings
+from heddle.extensions.llamacpp.generation_settings import generation_settings
 from heddle.grammars import Grammar
 from heddle.parameters import Api
 from heddle.sampling_params import PARAMETERS, SamplingParams

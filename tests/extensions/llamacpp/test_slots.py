@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from heddle.config import ServerConfig
+from configs import server_config
 from heddle.errors import ConfigError
 from heddle.extensions.llamacpp import slots
 
@@ -90,7 +90,7 @@ def test_bad_requests(running: Running, path: str, body: Any, param: str) -> Non
 
 def test_a_directory_that_cannot_be_used_ends_the_start(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    config = ServerConfig(slot_save_path=str(tmp_path / "file"))
+    config = server_config(slot_save_path=str(tmp_path / "file"))
     with pytest.raises(ConfigError, match="slot_save_path"):
         slots.routes(cast("Any", SimpleNamespace(config=config)))
 

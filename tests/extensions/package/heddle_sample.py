@@ -1,24 +1,29 @@
 """A package that brings one of each: a family, a quantisation, a call form, a drafter, a logits
-processor, an API, a device, a command.
+processor, an API, a device, a command, a setting.
 
 Its entry point is `sample = heddle_sample:EXTENSION`, in the group `heddle`.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from fastapi import APIRouter
 
+from heddle.config import EngineSettings
 from heddle.doors import Device, Extension
 from heddle.executors.cpu.load import load as load_on_processor
 from heddle.models.families.qwen3 import build
 from heddle.models.family import Family
 from heddle.server.generate.api import Api
+from heddle.settings import setting
 from heddle.text.chat.call_forms import Hermes
 from heddle.weights.gguf.names import GGUFNames
 from heddle.weights.huggingface.names import FolderNames
 
 EXTENSION = Extension(
+    settings=("heddle_sample:SampleSettings",),
     families=("heddle_sample:FAMILY",),
     quantisations={"unchanged": "heddle_sample:quantised_matrices"},
     call_forms=("heddle_sample:form_of",),
@@ -38,6 +43,13 @@ FAMILY = Family(  # layers are Qwen3's, under names of their own
 def quantised_matrices(settings, tensors):
     """A method that changes no matrix."""
     return []
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleSettings(EngineSettings):
+    """Settings of this package."""
+
+    sample_note: str = setting("none", "model", "note of the package", choices=("none", "some"))
 
 
 class Shouted(Hermes):
@@ -90,7 +102,8 @@ def _routes(service, dispatcher):
 
     @router.get("/sample")
     def sample() -> dict[str, list[str]]:
-        return {"models": list(service.names)}
+        config = service.registry.engine_config
+        return {"models": list(service.names), "note": [config.of(SampleSettings).sample_note]}
 
     return [router]
 

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from configs import configured
 from heddle import errors
-from heddle.config import EngineConfig
 from heddle.embedding import EmbeddingParams, Pooling
 from heddle.errors import EngineFailedError, HeddleError, ModelFileError
 from heddle.extensions.processes.children.channel import Channel
@@ -34,6 +34,7 @@ from heddle.extensions.processes.plans import (
     write_result,
 )
 from heddle.extensions.processes.rules import RulesReader, RulesWriter
+from heddle.extensions.processes.sent_config import SentConfig
 from heddle.grammars import Grammar
 from heddle.models.build import family_of
 from heddle.outputs import PromptLogprob
@@ -155,8 +156,11 @@ def test_the_grammar_of_a_request_stays_in_the_engine() -> None:
 
 
 def test_an_order_to_load_arrives_as_it_was_sent() -> None:
-    order = LoadOrder("/m", "f", EngineConfig(slots=3, engram=("a=b",)), "m:load", {"a": True}, 10)
-    assert msgspec.msgpack.decode(CODE.encode(order), type=Order) == order
+    config = configured(slots=3, engram=("a=b",), rank_timeout=9)
+    order = LoadOrder("/m", "f", SentConfig.of(config), "m:load", {"a": True}, 10)
+    arrived: Any = msgspec.msgpack.decode(CODE.encode(order), type=Order)
+    assert arrived.config.config == config
+    assert msgspec.structs.replace(arrived, config=order.config) == order
 
 
 # --- results

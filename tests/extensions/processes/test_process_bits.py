@@ -17,9 +17,9 @@ import msgspec
 import numpy as np
 import pytest
 
+from configs import configured
 from devices import APART, load_on
 from engram_writer import write_version_2
-from heddle.config import EngineConfig
 from heddle.embedding import EmbeddingParams
 from heddle.errors import EngineFailedError, GrammarError, StepMemoryError
 from heddle.executors.cpu import mask_threads
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("masks_in_time")
 
-CONFIG = EngineConfig(slots=8, threads=1, kv_cache=1 << 20, rank_timeout=30)
+CONFIG = configured(slots=8, threads=1, kv_cache=1 << 20, rank_timeout=30)
 SHORT = SamplingParams(temperature=0, max_tokens=6, logprobs=2, ignore_eos=True)
 PROMPTS = [[(7 * i * i + 3 * i) % 31 + 1 for i in range(length)] for length in (70, 9, 40)]
 PROMPTS.append([*PROMPTS[0][:50], 5, 6])

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
+from configs import configured
 from devices import HERE
 from executors.tiny_files import tiny_file
 from fake_executor import MEMORY, FakeExecutor
-from heddle.config import EngineConfig, RegistryConfig
+from heddle.config import RegistryConfig
 from heddle.engine.engine import Engine
 from heddle.errors import (
     ConfigError,
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
 HOST = "heddle.extensions.processes.load:load_in_process"
 SHORT = SamplingParams(temperature=0, max_tokens=6, logprobs=1, ignore_eos=True)
 LONG = SamplingParams(temperature=0, max_tokens=60_000, ignore_eos=True)
-CONFIG = EngineConfig(slots=2, kv_cache=1 << 24, threads=1, rank_timeout=30)
+CONFIG = configured(slots=2, kv_cache=1 << 24, threads=1, rank_timeout=30)
 
 
 @pytest.fixture(params=[name for name in ("cpu", "torch") if name in HERE])
@@ -76,7 +77,7 @@ def model(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def load(device: str, model: Path) -> Callable[..., Engine]:
-    return lambda **settings: Engine.load(model, replace(CONFIG, device=device, **settings))
+    return lambda **settings: Engine.load(model, configured(CONFIG, device=device, **settings))
 
 
 def one_token() -> StepPlan:
@@ -305,7 +306,7 @@ def test_the_process_ends_with_a_parent_that_is_killed(device: str, model: Path)
 
 def test_a_draft_model_has_a_process_too(device: str, model: Path, tmp_path: Path, processes):
     small = replace(llama.PLAIN, layers=1, context=1 << 16).write_folder(tmp_path / "small")
-    config = replace(CONFIG, device=device, draft=str(small))
+    config = configured(CONFIG, device=device, draft=str(small))
     with Engine.load(model, config) as engine:
         assert len(processes) == 2
         assert len(engine.complete([1, 2, 3], SHORT).tokens) == 6
@@ -339,7 +340,7 @@ def test_ranks_run_in_the_process_and_end_with_it(
 ) -> None:
     monkeypatch.setitem(devices(), "torch", replace(devices()["torch"], host=HOST))
     path = qwen3.MODELS[0].write_folder(tmp_path / "tiny")
-    config = replace(CONFIG, device="torch", tensor_parallel=2)
+    config = configured(CONFIG, device="torch", tensor_parallel=2)
     engine = Engine.load(path, config)
     tokens = engine.complete([1, 2, 3], SHORT).tokens
     [rank] = Path(f"/proc/{processes[0].pid}/task/{processes[0].pid}/children").read_text().split()

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tiny_files import SMALL, one_token_plan, tiny_file
 
+from configs import configured
 from devices import SAMPLING
 from heddle.config import EngineConfig
 from heddle.errors import ConfigError, OutOfMemoryError
@@ -50,8 +51,8 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_a_part_of_the_gpu_stays_free(gpu):
     gpu[0] = 950 * MB
     assert device_memory.room_of(GPU, EngineConfig()).free == 850 * MB
-    assert device_memory.room_of(GPU, EngineConfig(gpu_memory=1.0)).free == 950 * MB
-    assert device_memory.room_of(GPU, EngineConfig(gpu_memory=0.05)).free == 0
+    assert device_memory.room_of(GPU, configured(gpu_memory=1.0)).free == 950 * MB
+    assert device_memory.room_of(GPU, configured(gpu_memory=0.05)).free == 0
 
 
 def test_the_memory_of_a_gpu_is_reported_while_it_works(gpu, monkeypatch) -> None:
@@ -68,7 +69,7 @@ def test_the_memory_of_a_gpu_is_reported_while_it_works(gpu, monkeypatch) -> Non
 @pytest.mark.parametrize("share", [0.0, 1.01, float("nan")])
 def test_a_share_out_of_range_is_refused(share: float) -> None:
     with pytest.raises(ConfigError, match="gpu_memory must be at"):
-        EngineConfig(gpu_memory=share)
+        configured(gpu_memory=share)
 
 
 def test_the_kv_cache_takes_what_weights_and_buffers_leave(gpu, tmp_path):
@@ -81,7 +82,7 @@ def test_the_kv_cache_takes_what_weights_and_buffers_leave(gpu, tmp_path):
     added = (large.memory.pages - small.memory.pages) * large.memory.page_bytes
     assert abs(added - MB) <= large.memory.page_bytes
     assert 10 * MB < small.held_bytes < 50 * MB, "50 MB are the part that gpu_memory allows"
-    assert load(file, replace(full, gpu_memory=1.0)).held_bytes > small.held_bytes + 90 * MB
+    assert load(file, configured(full, gpu_memory=1.0)).held_bytes > small.held_bytes + 90 * MB
     assert execute(small, one_token_plan()).sampled[0].token >= 0
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Request
@@ -21,15 +21,7 @@ from heddle.settings import resolve, settings
 
 if TYPE_CHECKING:
     from heddle.server.generate.service import Service
-
-_OF_THE_SERVER = {"offline", "engram", "engram_alpha", "engram_unchecked"} | {
-    field.name
-    for field in dataclasses.fields(EngineConfig)
-    if isinstance(field.default, str) and "choices" not in field.metadata
-}
-"""Settings that a request cannot change: all that take any text, because they name places of the
-machine, such as `prefix_cache_dir`. And those of engram tables, which all models share."""
-
+    from heddle.settings import Setting
 
 _TYPES: dict[str, Any] = {
     "NUMBER": int,
@@ -38,7 +30,6 @@ _TYPES: dict[str, Any] = {
     "SWITCH": bool,
     "TEXT": str,
 }
-_SETTINGS = [one for one in settings(EngineConfig) if one.name not in _OF_THE_SERVER]
 
 
 class LoadRequest(Schema):
@@ -56,12 +47,21 @@ class LoadRequest(Schema):
     wait: bool = Field(True, description="Answer after the load; false: answer at once with 202.")
 
 
-_FIELDS: dict[str, Any] = {
-    one.name: (_TYPES[one.kind] | None, Field(None, description=one.doc)) for one in _SETTINGS
-}
-_Load = create_model("Load", __base__=LoadRequest, **_FIELDS)
-"""The body with the settings of the engine: those of the command line that name no place of the
-machine."""
+def _settings() -> list[Setting]:
+    """The settings of the engine that a request may change.
+
+    Not those that name places of the machine, such as `prefix_cache_dir`, or that all models share.
+    """
+    return [one for one in settings(EngineConfig) if not one.is_fixed]
+
+
+@cache
+def _body() -> type[LoadRequest]:
+    """The schema of the body, with the settings of the engine and of extensions."""
+    fields: dict[str, Any] = {
+        one.name: (_TYPES[one.kind] | None, Field(None, description=one.doc)) for one in _settings()
+    }
+    return create_model("Load", __base__=LoadRequest, **fields)
 
 
 class UnloadRequest(Schema):
@@ -80,7 +80,7 @@ def routes(service: Service) -> APIRouter:
 
     @router.post(
         "/v1/models/load",
-        openapi_extra=takes(_Load),
+        openapi_extra=takes(_body()),
         dependencies=[ADMIN],
         responses={
             202: {"description": "It loads."},
@@ -89,7 +89,7 @@ def routes(service: Service) -> APIRouter:
     )
     async def load(request: Request) -> Response:
         """Load a model. If the client leaves, the load continues."""
-        body = await service.bodies.take(request, _Load, lambda body: body)
+        body = await service.bodies.take(request, _body(), lambda body: body)
         loading = registry.begin_load(
             body.model,
             name=body.name,
@@ -120,6 +120,6 @@ def _config(body: LoadRequest, base: EngineConfig) -> EngineConfig | None:
     Raises:
         ConfigError: a value is out of range, or no size.
     """
-    given = {one.name: getattr(body, one.name) for one in _SETTINGS}
+    given = {one.name: getattr(body, one.name) for one in _settings()}
     texts = {name: str(value) for name, value in given.items() if value is not None}
     return resolve(base, texts, environ={}) if texts else None

@@ -37,18 +37,15 @@ def heddle_server(model: str, config: EngineConfig) -> Iterator[Server]:
     # A penalty that the model's files recommend would cost time that a peer does not spend. The
     # outputs of a benchmark repeat themselves: guesses would be right more often than in use.
     config = replace(config, generation_config="none", speculation="off")
-    values = {each.variable: getattr(config, each.name) for each in settings(type(config))}
     # Ignore the user's variables for servers: this server listens locally and needs no key.
     texts = {each.variable: "" for each in settings(ServerConfig)}
-    texts |= {variable: _text(value) for variable, value in values.items()}
+    texts |= {each.variable: _text(each.default) for each in settings(config)}
     with running("heddle", command, texts) as (pid, url):
         yield connect("heddle", url, pid=pid)
 
 
 def _text(value: object) -> str:
     """The value of a setting as its variable has it."""
-    if isinstance(value, tuple):
-        return ",".join(value)
     return str(int(value) if isinstance(value, bool) else value)
 
 

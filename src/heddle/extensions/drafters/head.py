@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from heddle.extensions.drafters.follower import ExecutorFollower, Mirror
+from heddle.extensions.drafters.settings import DrafterSettings
 from heddle.step import HEAD_TOKENS, HEAD_TOKENS_OF_SLOT, Chunk
 
 if TYPE_CHECKING:
@@ -162,4 +163,5 @@ class HeadDrafter(ExecutorFollower[_Mirror]):
 def follower_of(model: LoadedModel, config: EngineConfig) -> HeadDrafter | None:
     """The model's own head, ready to guess; None if it has none, or a draft model is to guess."""
     head = model.executor.head
-    return None if head is None or config.draft else HeadDrafter(head, config.slots)
+    drafted = config.of(DrafterSettings).draft
+    return None if head is None or drafted else HeadDrafter(head, config.slots)

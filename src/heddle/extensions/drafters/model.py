@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from heddle.errors import ConfigError
 from heddle.extensions.drafters.follower import ExecutorFollower, Mirror, binding_of
+from heddle.extensions.drafters.settings import DrafterSettings
 from heddle.loading.load import load_model, same_vocabulary
 from heddle.step import Chunk
 
@@ -101,20 +102,22 @@ def follower_of(model: LoadedModel, config: EngineConfig) -> DraftModel | None:
         ConfigError: its vocabulary is another one, or it generates no text.
         HeddleError: it cannot be loaded; see `load_model`.
     """
-    if not config.draft:
+    settings = config.of(DrafterSettings)
+    if not settings.draft:
         return None
-    # The model has left a part of the KV cache; see `load_model`.
+    # The model has left a part of the KV cache; see `share.py`.
     rest = config.kv_cache and max(1, config.kv_cache - model.executor.memory.bytes)
-    config = replace(config, tensor_parallel=1, devices="")
-    small = load_model(config.draft, replace(config, draft="", kv_cache=rest, speculation="off"))
+    config = replace(config.for_draft_model(), kv_cache=rest, speculation="off")
+    small = load_model(settings.draft, config)
     same = same_vocabulary(small.tokenizer, model.tokenizer)
     if not same or not small.shape.causal or small.executor.memory.snapshot_bytes:
         small.close()
-        if not config.draft_required:
-            _log.info("%s runs without the draft model %s, %s", model.info.id, config.draft, _UNFIT)
+        name = model.info.id
+        if not settings.draft_required:
+            _log.info("%s runs without the draft model %s, %s", name, settings.draft, _UNFIT)
             return None
         raise ConfigError(
-            f"the draft model {config.draft} does not fit {model.info.id}, {_UNFIT}. Name a smaller"
+            f"the draft model {settings.draft} does not fit {name}, {_UNFIT}. Name a smaller"
             " model of the same family",
             param="draft",
         )

@@ -21,6 +21,7 @@ from heddle.errors import (
     EngramNotFoundError,
     InvalidRequestError,
 )
+from heddle.extensions.engrams.settings import EngramSettings
 from heddle.folders import user_path
 from heddle.sampling_params import EngramForm
 from heddle.step import EngramBias
@@ -119,8 +120,9 @@ class EngramLibrary:
             ConfigError: an entry is not NAME=PATH, or two have one name; or as :meth:`load`.
             EngramError, EngramFileError: as :meth:`load`.
         """
-        library = cls(alpha=config.engram_alpha, unchecked=config.engram_unchecked)
-        for entry in config.engram:
+        settings = config.of(EngramSettings)
+        library = cls(alpha=settings.engram_alpha, unchecked=settings.engram_unchecked)
+        for entry in settings.engram:
             name, equals, path = entry.partition("=")
             if not equals or not path:
                 raise ConfigError(

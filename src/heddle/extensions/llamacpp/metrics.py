@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from heddle.extensions.llamacpp.settings import LlamaCppSettings
 from heddle.extensions.metrics.past_counters import PastCounters, added
 
 if TYPE_CHECKING:
@@ -153,4 +154,5 @@ class LlamaCppCollector(Collector):
 
 def collector(models: Registry, config: ServerConfig) -> LlamaCppCollector | None:
     """The collector, if the settings ask for llama.cpp's names."""
-    return LlamaCppCollector(models) if config.metric_names == "llamacpp" else None
+    names = config.of(LlamaCppSettings).metric_names
+    return LlamaCppCollector(models) if names == "llamacpp" else None

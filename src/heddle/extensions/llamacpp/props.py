@@ -13,7 +13,7 @@ from pydantic import RootModel
 from starlette.responses import Response  # noqa: TC002  FastAPI reads annotations of routes
 
 from heddle.errors import ModelUnloadedError
-from heddle.extensions.llamacpp.settings import generation_settings
+from heddle.extensions.llamacpp.generation_settings import generation_settings
 from heddle.server.generate.service import Served
 from heddle.server.http.encoding import json_response
 from heddle.server.http.fields import is_on, only

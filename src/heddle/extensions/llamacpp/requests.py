@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from heddle.errors import InvalidRequestError
-from heddle.extensions.llamacpp.settings import RANDOM_SEED, generation_settings
+from heddle.extensions.llamacpp.generation_settings import RANDOM_SEED, generation_settings
 from heddle.extensions.llamacpp.writer import NativeOptions, NativeWriter
 from heddle.parameters import MAX_TOP_LOGPROBS
 from heddle.server.generate.constraints import generation_grammar

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response  # noqa: TC002  FastAPI reads annotations of routes
 
 from heddle.errors import InvalidRequestError, UnsupportedRouteError
+from heddle.extensions.llamacpp.settings import LlamaCppSettings
 from heddle.extensions.llamacpp.slot_files import (
     erase_slot,
     restore_slot,
@@ -43,7 +44,7 @@ def routes(service: Service) -> APIRouter:
         ConfigError: the directory of `slot_save_path` cannot be used.
     """
     router = APIRouter()
-    text = service.config.slot_save_path
+    text = service.config.of(LlamaCppSettings).slot_save_path
     directory = slot_directory(text) if text else None
     one_at_a_time = asyncio.Lock()  # each holds a thread, perhaps until a slot is free
 

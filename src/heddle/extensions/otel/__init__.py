@@ -2,4 +2,7 @@
 
 from heddle.doors import Extension
 
-EXTENSION = Extension(readers=("heddle.extensions.otel.tracing:tracing_of",))
+EXTENSION = Extension(
+    settings=("heddle.extensions.otel.settings:OtelSettings",),
+    readers=("heddle.extensions.otel.tracing:tracing_of",),
+)

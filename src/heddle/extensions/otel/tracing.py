@@ -17,6 +17,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from heddle.errors import ConfigError
+from heddle.extensions.otel.settings import OtelSettings
 from heddle.sampling_params import SamplingParams
 from heddle.server.http.record import GONE
 
@@ -51,7 +52,7 @@ def tracing_of(config: ServerConfig) -> Tracing | None:
     Raises:
         ConfigError: see :func:`start_tracing`.
     """
-    endpoint = config.otel_endpoint or collector_of(os.environ)
+    endpoint = config.of(OtelSettings).otel_endpoint or collector_of(os.environ)
     return start_tracing(endpoint) if endpoint else None
 
 

@@ -7,4 +7,4 @@ engine's process (`edits.py`).
 
 from heddle.doors import Extension
 
-EXTENSION = Extension()
+EXTENSION = Extension(settings=("heddle.extensions.processes.settings:ProcessSettings",))

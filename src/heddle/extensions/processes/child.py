@@ -223,7 +223,7 @@ def _load(channel: Channel[Any], order: LoadOrder) -> GuestExecutor:
     with open_same(order.path, order.files) as checkpoint:
         executor: GuestExecutor = refer(order.load)(
             checkpoint,
-            order.config,
+            order.config.config,
             lambda loaded: channel.send(Progress(loaded)),
             **order.options,
         )

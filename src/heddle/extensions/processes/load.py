@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from heddle.extensions.processes.children.versions import files_digest
 from heddle.extensions.processes.executor import DeviceProcess, ProcessExecutor
 from heddle.extensions.processes.messages import LoadOrder
+from heddle.extensions.processes.sent_config import SentConfig
+from heddle.extensions.processes.settings import ProcessSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,8 +34,8 @@ def load_in_process(
     """
     level = logging.getLogger("heddle").getEffectiveLevel()
     files = files_digest(checkpoint)
-    order = LoadOrder(str(checkpoint.path), files, config, load, options, level)
-    process = DeviceProcess(config.device, config.rank_timeout)
+    order = LoadOrder(str(checkpoint.path), files, SentConfig.of(config), load, options, level)
+    process = DeviceProcess(config.device, config.of(ProcessSettings).rank_timeout)
     try:
         return ProcessExecutor(process, process.load(order, progress))
     except BaseException:

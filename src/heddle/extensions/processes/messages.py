@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from heddle.config import EngineConfig
 from heddle.extensions.processes.children.messages import (
     Call,
     Content,
@@ -17,6 +16,7 @@ from heddle.extensions.processes.children.messages import (
 )
 from heddle.extensions.processes.failures import Failure
 from heddle.extensions.processes.plans import Result, Step
+from heddle.extensions.processes.sent_config import SentConfig
 from heddle.roofline import Limits, ModelWork
 from heddle.state import StateMemory
 from heddle.step import DeviceMemory, LogitEdit, LogitsSummary, ModelShape
@@ -36,7 +36,7 @@ class LoadOrder(Message, frozen=True):
 
     path: str
     files: str
-    config: EngineConfig
+    config: SentConfig
     load: str
     options: dict[str, Any]
     level: int

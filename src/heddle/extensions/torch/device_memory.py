@@ -14,6 +14,7 @@ from heddle.extensions.torch.cache import bytes_of_page
 from heddle.extensions.torch.graphs import buckets
 from heddle.extensions.torch.layout import SPLIT
 from heddle.extensions.torch.open_blocks import BLOCK
+from heddle.extensions.torch.settings import TorchSettings
 from heddle.extensions.torch.tiles import TILE, padded
 from heddle.process_memory import machine_memory
 from heddle.state import Fixed, Pages, Window
@@ -54,8 +55,9 @@ def room_of(device: torch.device, config: EngineConfig) -> Room:
     if device.type != "cuda":
         return host_room(config)
     free, total = free_and_total(device)
-    kept = total - int(config.gpu_memory * total)
-    source = f"what gpu_memory {config.gpu_memory} leaves of the free memory of {device}"
+    part = config.of(TorchSettings).gpu_memory
+    kept = total - int(part * total)
+    source = f"what gpu_memory {part} leaves of the free memory of {device}"
     return Room({source: max(0, free - kept)}, 1.0)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from heddle.extensions.torch.layout import SPLIT, Layout, PlanIntegers, Sizes, Spare
+from heddle.extensions.torch.settings import TorchSettings
 from heddle.extensions.torch.staging import send, sent
 from heddle.extensions.torch.tiles import TILE, padded
 
@@ -117,7 +118,8 @@ class CudaCapture:
 
 def capture_of(device: torch.device, config: EngineConfig) -> Capture | None:
     """The capture that records the steps of a device; None: steps are not recorded."""
-    return CudaCapture(device) if device.type == "cuda" and config.cuda_graphs else None
+    wanted = device.type == "cuda" and config.of(TorchSettings).cuda_graphs
+    return CudaCapture(device) if wanted else None
 
 
 class Graph:

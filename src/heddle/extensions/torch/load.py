@@ -30,6 +30,7 @@ from heddle.extensions.torch.open_blocks import kinds_with_rows
 from heddle.extensions.torch.operations import operations
 from heddle.extensions.torch.parallel import load_parallel, load_rank
 from heddle.extensions.torch.program import Program
+from heddle.extensions.torch.settings import TorchSettings
 from heddle.extensions.torch.weights import TorchLoader
 from heddle.models.build import build
 from heddle.state import without_last_layer
@@ -81,7 +82,7 @@ def load(
     device = torch_device(config.device)
     on_device = device.type != "cpu" if samples_on_device is None else samples_on_device
     ahead = on_device and (device.type != "cpu" if runs_ahead is None else runs_ahead)
-    if config.tensor_parallel > 1:
+    if config.of(TorchSettings).tensor_parallel > 1:
         return load_parallel(
             checkpoint,
             config,

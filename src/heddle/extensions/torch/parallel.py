@@ -18,6 +18,8 @@ from heddle.executors.graph.forward import record
 from heddle.executors.memory_plan import Room, plan_memory
 from heddle.executors.serving import kept_kinds, load_of, served_config, served_shape
 from heddle.extensions.processes.children.versions import files_digest
+from heddle.extensions.processes.sent_config import SentConfig
+from heddle.extensions.processes.settings import ProcessSettings
 from heddle.extensions.torch.cache import bytes_of_page
 from heddle.extensions.torch.chunk_rows import logit_rows, rows_of, state_rows
 from heddle.extensions.torch.collective import GroupCollective
@@ -36,6 +38,7 @@ from heddle.extensions.torch.program import Program, ProgramMemory
 from heddle.extensions.torch.ranks.executor import RankedExecutor
 from heddle.extensions.torch.ranks.group import start_ranks
 from heddle.extensions.torch.ranks.messages import Setup
+from heddle.extensions.torch.settings import TorchSettings
 from heddle.extensions.torch.weights import TorchLoader
 from heddle.models.build import build
 from heddle.state import divide
@@ -70,7 +73,7 @@ def load_parallel(
     Raises: as `heddle.executors.devices.Load`, before a process is started where the settings or
     the file are wrong; EngineFailedError: a rank failed.
     """
-    ranks = config.tensor_parallel
+    ranks = config.of(TorchSettings).tensor_parallel
     devices = rank_devices(config)
     prepared = _Prepared.of(checkpoint, replace(config, device=devices[0]), progress)
     capture = capture or capture_of(prepared.device, prepared.config)
@@ -84,13 +87,13 @@ def load_parallel(
                 ranks,
                 str(checkpoint.path),
                 files,
-                replace(config, device=devices[rank], kv_cache=budget),
+                SentConfig.of(replace(config, device=devices[rank], kv_cache=budget)),
                 str(folder),
             )
             for rank in range(1, ranks)
         ]
 
-    group = start_ranks(setups, config.rank_timeout)
+    group = start_ranks(setups, config.of(ProcessSettings).rank_timeout)
     try:
         own = _Rank(prepared, 0, budget, group.folder, capture)
         checkpoint.check_unchanged()
@@ -112,19 +115,20 @@ def load_parallel(
 
 def load_rank(checkpoint: Checkpoint, setup: Setup) -> Follower:
     """Load the share of another rank, in its own process."""
-    prepared = _Prepared.of(checkpoint, setup.config, lambda _: None)
+    config = setup.config.config
+    prepared = _Prepared.of(checkpoint, config, lambda _: None)
     capture = capture_of(prepared.device, prepared.config)
-    rank = _Rank(prepared, setup.rank, setup.config.kv_cache, Path(setup.folder), capture)
+    rank = _Rank(prepared, setup.rank, config.kv_cache, Path(setup.folder), capture)
     checkpoint.check_unchanged()
     return Follower(rank)
 
 
 def rank_devices(config: EngineConfig) -> list[str]:
-    """The device of each rank. `heddle.executors.devices.check_ranks` has checked the settings."""
-    name, _, _ = config.device.partition(":")
+    """The device of each rank. `TorchSettings.check` has checked the settings."""
+    settings, (name, _, _) = config.of(TorchSettings), config.device.partition(":")
     if name == "torch":
-        return [name] * config.tensor_parallel
-    numbers = config.devices or ",".join(map(str, range(config.tensor_parallel)))
+        return [name] * settings.tensor_parallel
+    numbers = settings.devices or ",".join(map(str, range(settings.tensor_parallel)))
     return [f"{name}:{number.strip()}" for number in numbers.split(",")]
 
 
@@ -149,13 +153,13 @@ class _Prepared:
         shape = served_shape(config, model.shape)
         config = served_config(config, shape)
         if not config.threads:
-            each = max(1, usable_cores() // config.tensor_parallel)
+            each = max(1, usable_cores() // config.of(TorchSettings).tensor_parallel)
             config = replace(config, threads=each)
         mix = Mix.named(config.quantize)
         uses_torch = operations(device).uses_matmuls_of_torch
         loader = TorchLoader.of(checkpoint, device, config, progress, checks_matmuls=uses_torch)
         forward = record(model, model.load(Claims(checkpoint, mix, loader.constants)))
-        division = Division(forward, config.tensor_parallel)
+        division = Division(forward, config.of(TorchSettings).tensor_parallel)
         kinds = share_kinds(division, kept_kinds(model, config))
         kinds = kinds_with_rows(forward, kinds, division)
         return cls(checkpoint, config, shape, device, kinds, division, loader)
@@ -205,7 +209,7 @@ class _Rank:
         self._prepared = prepared
 
         def group(name: str) -> GroupCollective:
-            ranks, seconds = prepared.division.ranks, config.rank_timeout
+            ranks, seconds = prepared.division.ranks, config.of(ProcessSettings).rank_timeout
             return GroupCollective(folder / name, rank, ranks, device, seconds)
 
         self._collective = group("steps")

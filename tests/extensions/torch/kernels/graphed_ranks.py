@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+from heddle.extensions.torch.settings import TorchSettings
+
 import triton_device  # noqa: F401 # isort: skip # before Triton is imported
 from emulated_capture import EmulatedCapture
 
@@ -38,7 +40,7 @@ def install(patch: Callable[[Any, str, Any], None], capture: type[EmulatedCaptur
     """`patch` replaces an attribute."""
 
     def capture_of(device: torch.device, config: EngineConfig) -> EmulatedCapture | None:
-        return capture() if config.cuda_graphs else None
+        return capture() if config.of(TorchSettings).cuda_graphs else None
 
     patch(program, "operations", lambda device: TritonOps)
     patch(parallel, "most_rows", lambda slots: 16)

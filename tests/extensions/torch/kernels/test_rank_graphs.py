@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from triton_device import DEVICE
 
-from heddle.config import EngineConfig
+from configs import configured
 from heddle.sampling_params import SamplingParams
 from models import rig
 from models.tiny import llama
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("processes")
 
 PROMPTS = [rig.TEXT[:9], rig.TEXT[3:6]]
 PARAMS = SamplingParams(temperature=0, max_tokens=4, logprobs=2, ignore_eos=True)
-CONFIG = EngineConfig(
+CONFIG = configured(
     slots=3,
     threads=1,
     kv_cache=1 << 20,
@@ -54,7 +54,7 @@ def shortages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Shortage]
 
 def loaded(path: Path, *, records: bool) -> Any:
     checkpoint = replace(llama.PLAIN, context=rig.CONTEXT).checkpoint(path)
-    config = replace(CONFIG, cuda_graphs=records)
+    config = configured(CONFIG, cuda_graphs=records)
     executor: Any = load.load(checkpoint, config, samples_on_device=True, runs_ahead=True)
     if executor.warm_ups:
         executor.warm_up(lambda done: None)

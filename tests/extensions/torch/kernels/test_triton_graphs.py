@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from triton_device import DEVICE, torch
 
+from configs import configured
 from heddle.config import EngineConfig
 from heddle.sampling_params import SamplingParams
 from heddle.state import pages_for
@@ -84,9 +85,9 @@ class Pair:
     @classmethod
     def of(cls, model: TinyModel, path: Path, capture: Any, **settings: Any) -> Pair:
         checkpoint = model.checkpoint(path)
-        config = replace(CONFIG, **settings)
+        config = configured(CONFIG, **settings)
         pair = cls(
-            load.load(checkpoint, replace(config, cuda_graphs=False)),
+            load.load(checkpoint, configured(config, cuda_graphs=False)),
             load.load(checkpoint, config, capture=capture),
         )
         pair.graphed.warm_up(lambda done: None)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from heddle.config import EngineConfig
+from configs import configured
 from heddle.errors import ConfigError
-from heddle.executors.devices import check_ranks
 
 
 @pytest.mark.parametrize(
@@ -28,7 +27,7 @@ from heddle.executors.devices import check_ranks
 )
 def test_settings_that_do_not_fit_are_refused(settings, param, problem):
     with pytest.raises(ConfigError, match=problem) as refusal:
-        check_ranks(EngineConfig(**settings))
+        configured(**settings).check()
     assert refusal.value.param == param
 
 
@@ -42,4 +41,4 @@ def test_settings_that_do_not_fit_are_refused(settings, param, problem):
     ],
 )
 def test_settings_that_fit_pass(settings):
-    check_ranks(EngineConfig(**settings))
+    configured(**settings).check()

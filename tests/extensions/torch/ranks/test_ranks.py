@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from configs import configured
 from devices import SAMPLING
-from heddle.config import EngineConfig
 from heddle.engine.engine import Engine
 from heddle.errors import (
     ConfigError,
@@ -40,7 +40,7 @@ pytest.importorskip("torch")
 SHORT = SamplingParams(temperature=0, max_tokens=6, logprobs=2, ignore_eos=True)
 PROMPTS = [[(7 * i * i + 3 * i) % 31 + 1 for i in range(length)] for length in (70, 9, 40)]
 PROMPTS.append([*PROMPTS[0][:50], 5, 6])
-CONFIG = EngineConfig(
+CONFIG = configured(
     device="torch", tensor_parallel=2, slots=2, kv_cache=1 << 20, threads=1, rank_timeout=20
 )
 
@@ -131,7 +131,7 @@ def test_a_step_ahead_changes_no_bits_of_ranks(model: TinyModel, tmp_path: Path)
 def test_ranks_score_prompts_and_make_embeddings(tmp_path: Path) -> None:
     found: list[Any] = []
     for ranks in (1, 2):
-        config = replace(CONFIG, tensor_parallel=ranks)
+        config = configured(CONFIG, tensor_parallel=ranks)
         with Engine.load(llama.PLAIN.write_folder(tmp_path / str(ranks)), config) as engine:
             scored = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=0)
             deltas = list(engine.stream(PROMPTS[1], scored))
@@ -160,7 +160,7 @@ def test_a_rank_that_is_killed_fails_the_step_with_its_reason(tmp_path, processe
 
 
 def test_a_rank_that_is_silent_fails_the_step(tmp_path, processes):
-    config = replace(CONFIG, rank_timeout=5)
+    config = configured(CONFIG, rank_timeout=5)
     executor = loader("torch")(llama.PLAIN.checkpoint(tmp_path), config)
     one_token(executor)
     os.kill(processes[0].pid, signal.SIGSTOP)

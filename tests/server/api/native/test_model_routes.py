@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
+from configs import server_config
 from fake_loads import poison
 from fake_model import fake_model
 from fake_server import AnyTextTokenizer, ScoringExecutor
-from heddle.config import EngineConfig, RegistryConfig, ServerConfig
+from heddle.config import EngineConfig, RegistryConfig
 from heddle.engine import Engine
 from heddle.errors import (
     ChecksumError,
@@ -107,7 +108,7 @@ def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
         registry.add("one")
         registry.load("one")
         with live_server(
-            registry, ServerConfig(port=0, alias=("best",), metric_names="llamacpp")
+            registry, server_config(port=0, alias=("best",), metric_names="llamacpp")
         ) as live:
             yield Server(live.url, registry, gate, loads)
         gate.set()

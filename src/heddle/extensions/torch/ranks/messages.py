@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from heddle.config import EngineConfig
 from heddle.extensions.processes.children.messages import (
     Content,
     Count,
@@ -12,6 +11,7 @@ from heddle.extensions.processes.children.messages import (
     WarmUp,
 )
 from heddle.extensions.processes.plans import Step
+from heddle.extensions.processes.sent_config import SentConfig
 
 
 class Setup(Message, frozen=True):
@@ -29,7 +29,7 @@ class Setup(Message, frozen=True):
     ranks: int
     path: str
     files: str
-    config: EngineConfig
+    config: SentConfig
     folder: str
 
 
