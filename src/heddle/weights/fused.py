@@ -13,7 +13,7 @@ from heddle.weights import heads
 from heddle.weights.checkpoint import FilePlace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from heddle.weights.checkpoint import Hyperparameters, TensorInfo
 
@@ -24,17 +24,6 @@ FUSED_PARTS = {"attention.qkv": ("q", "k", "v"), "mlp.gate_up": ("gate", "up")}
 def is_of_experts(tensor: TensorInfo) -> bool:
     """Whether the first axis of a tensor is the expert, so that its rows are the second."""
     return ".experts." in tensor.name
-
-
-def in_row_order(parts: Iterable[TensorInfo]) -> list[TensorInfo]:
-    """The parts of a fused tensor, in the order of their rows."""
-    order = [part for fused in FUSED_PARTS.values() for part in fused]
-
-    def place(tensor: TensorInfo) -> int:
-        part = tensor.name.rpartition(".")[0].rpartition(".")[2]
-        return order.index(part) if part in order else 0
-
-    return sorted(parts, key=place)
 
 
 def take_apart(

@@ -81,7 +81,8 @@ def test_a_faster_pattern_has_the_same_matches(text: str) -> None:
 
 
 def test_all_patterns_with_names_are_linear_or_known_exceptions() -> None:
-    patterns = {pattern for one in pretokenizers._BY_NAME.values() for pattern in one.patterns}
+    known = pretokenizers.PRE_TOKENIZERS.values()
+    patterns = {pattern for one in known for pattern in one.patterns}
     faster = pretokenizers._FASTER
     others = {pattern for pattern in patterns - faster.keys() if not is_linear(pattern)}
     # Where lower case ends a word, one alternative takes the run that another gives up.

@@ -12,7 +12,7 @@ from vocabularies import byte_level, sentencepiece, tokenizer_of
 
 from heddle.text.tokenizer import bpe
 from heddle.text.tokenizer import sentencepiece as spm
-from heddle.text.tokenizer.pretokenizers import _BY_NAME
+from heddle.text.tokenizer.pretokenizers import PRE_TOKENIZERS
 
 if TYPE_CHECKING:
     from heddle.text.tokenizer.tokenizer import Tokenizer
@@ -26,7 +26,7 @@ TEXTS = st.lists(
 
 BYTE_LEVEL = {
     name: tokenizer_of(byte_level(MERGES, add_bos_token=False) | {"tokenizer.ggml.pre": name})
-    for name in _BY_NAME
+    for name in PRE_TOKENIZERS
 }
 SENTENCEPIECE = tokenizer_of(
     sentencepiece({"a": -1, "b": -1, "ab": -2, "\u2581": -1, "\u2581a": -3, "1": -1, "11": -2})

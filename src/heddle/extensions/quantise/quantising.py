@@ -21,18 +21,18 @@ from heddle.extensions.quantise.export_rows import (
     exported_tensors,
 )
 from heddle.extensions.quantise.quantiser import Quantiser
+from heddle.extensions.quantise.tokenizer_metadata import pre_tokenizer_name
 from heddle.extensions.quantise.writer import NewTensor, write_gguf
 from heddle.models.ops import RopeSpec
 from heddle.models.positions import llama3, longrope_scale
-from heddle.text.tokenizer.pretokenizers import pre_tokenizer_name
 from heddle.weights.formats import open_checkpoint
-from heddle.weights.fused import in_row_order, is_of_experts
+from heddle.weights.fused import FUSED_PARTS, is_of_experts
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 from heddle.weights.progress import Silent
 from heddle.weights.tensor_types import TensorType, dequantize
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -142,7 +142,7 @@ class _NewFile:
         if needs_output_matrix(checkpoint):
             output = exported_name(checkpoint, "output.weight")
             groups[output] = exported_tensors(checkpoint, checkpoint.tensors["embedding.weight"])
-        new = [self._tensor(name, in_row_order(parts)) for name, parts in groups.items()]
+        new = [self._tensor(name, _in_row_order(parts)) for name, parts in groups.items()]
         if not self._from_gguf:
             for name, values in _rope_divisors(checkpoint.hyperparameters).items():
                 raw = values.view(np.uint8)
@@ -226,3 +226,14 @@ def _rope_divisors(read: Hyperparameters) -> dict[str, NDArray[np.float32]]:
 
 def _head_dim(read: Hyperparameters) -> int:
     return read.integer("width") // read.integer("heads")
+
+
+def _in_row_order(parts: Iterable[TensorInfo]) -> list[TensorInfo]:
+    """The parts of a fused tensor, in the order of their rows."""
+    order = [part for fused in FUSED_PARTS.values() for part in fused]
+
+    def place(tensor: TensorInfo) -> int:
+        part = tensor.name.rpartition(".")[0].rpartition(".")[2]
+        return order.index(part) if part in order else 0
+
+    return sorted(parts, key=place)

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from heddle.errors import UnsupportedModelError
+from heddle.text.tokenizer.pretokenizers import PRE_TOKENIZERS, spelled_out
 from heddle.weights.gguf.tokenizer import ALGORITHMS, PREFIX, ROLES
 
 if TYPE_CHECKING:
@@ -44,3 +46,22 @@ def _scores_of_merges(spec: TokenizerSpec) -> list[float]:
     for rank, merge in enumerate(spec.merges):
         ranks.setdefault("".join(merge.split(" ", 1)), rank)
     return [-float(ranks[p]) if p in ranks else _ALL_PIECES_LOW for p in spec.pieces]
+
+
+def pre_tokenizer_name(spec: TokenizerSpec) -> str:
+    """llama.cpp's name of a checkpoint's pre-tokenizer.
+
+    Raises:
+        UnsupportedModelError: llama.cpp has no name for its patterns.
+    """
+    if spec.patterns is None:
+        return spec.pre_tokenizer or "default"
+    patterns = tuple(map(spelled_out, spec.patterns))
+    for name, known in PRE_TOKENIZERS.items():
+        if known.patterns == patterns and known.whole_words == spec.whole_words:
+            return name
+    raise UnsupportedModelError(
+        f"the pre-tokenizer with the patterns {spec.patterns} has no name in GGUF that Heddle"
+        f" knows; known: {', '.join(PRE_TOKENIZERS)}",
+        param="pre_tokenizer",
+    )

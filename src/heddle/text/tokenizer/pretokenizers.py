@@ -135,7 +135,7 @@ _DEEPSEEK_V3 = PreTokenizer(
     )
 )
 
-_BY_NAME = {
+PRE_TOKENIZERS = {
     "default": PreTokenizer((r"[\p{P}$+<=>^~|]+", _GPT2, r"\p{N}+", "[0-9][0-9][0-9]")),
     **dict.fromkeys(("gpt-2", "mpt", "olmo", "phi-2", "exaone4", "trillion"), _GPT2_WORDS),
     **dict.fromkeys(("smollm", "starcoder", "refact", "command-r"), _DIGITS_APART),
@@ -169,7 +169,7 @@ def pre_tokenizer_of(spec: TokenizerSpec) -> PreTokenizer:
             param=label,
         )
     for pattern in spec.patterns:
-        if _spelled_out(pattern) not in _KNOWN and not is_linear(_spelled_out(pattern)):
+        if spelled_out(pattern) not in _KNOWN and not is_linear(spelled_out(pattern)):
             raise UnsupportedModelError(
                 f"{label} has the pattern {pattern!r}, which is not known, and which may take"
                 " exponential time. Use a GGUF file of this model: it names its pre-tokenizer",
@@ -189,33 +189,14 @@ _OTHER_SPELLINGS = {
 }
 
 
-def _spelled_out(pattern: str) -> str:
+def spelled_out(pattern: str) -> str:
     """An equal pattern in the spelling of this module."""
     for other, ours in _OTHER_SPELLINGS.items():
         pattern = pattern.replace(other, ours)
     return pattern
 
 
-_KNOWN = frozenset(pattern for known in _BY_NAME.values() for pattern in known.patterns)
-
-
-def pre_tokenizer_name(spec: TokenizerSpec) -> str:
-    """llama.cpp's name of a checkpoint's pre-tokenizer.
-
-    Raises:
-        UnsupportedModelError: llama.cpp has no name for its patterns.
-    """
-    if spec.patterns is None:
-        return spec.pre_tokenizer or "default"
-    patterns = tuple(map(_spelled_out, spec.patterns))
-    for name, known in _BY_NAME.items():
-        if known.patterns == patterns and known.whole_words == spec.whole_words:
-            return name
-    raise UnsupportedModelError(
-        f"the pre-tokenizer with the patterns {spec.patterns} has no name in GGUF that Heddle"
-        f" knows; known: {', '.join(_BY_NAME)}",
-        param="pre_tokenizer",
-    )
+_KNOWN = frozenset(pattern for known in PRE_TOKENIZERS.values() for pattern in known.patterns)
 
 
 def pre_tokenizer(name: str | None, label: str = "pre-tokenizer") -> PreTokenizer:
@@ -224,10 +205,10 @@ def pre_tokenizer(name: str | None, label: str = "pre-tokenizer") -> PreTokenize
     Raises:
         UnsupportedModelError: no pre-tokenizer has that name.
     """
-    found = _BY_NAME.get(name or "default")
+    found = PRE_TOKENIZERS.get(name or "default")
     if found is None:
         raise UnsupportedModelError(
-            f"pre-tokenizer {name!r} is not supported; supported: {', '.join(_BY_NAME)}",
+            f"pre-tokenizer {name!r} is not supported; supported: {', '.join(PRE_TOKENIZERS)}",
             param=label,
         )
     return found
