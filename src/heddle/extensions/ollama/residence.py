@@ -12,11 +12,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, TypeVar
 
+from heddle.errors import AuthenticationError, ForbiddenError
 from heddle.extensions.ollama.fields import seconds_of
 from heddle.extensions.ollama.schemas import ChatRequest, GenerateRequest
 from heddle.extensions.ollama.writer import Clock, now
 from heddle.server.generate.service import loaded
-from heddle.server.http.access import check_admin, may_administer
+from heddle.server.http.access import check_admin
 from heddle.server.http.connection import unless_gone
 from heddle.server.http.encoding import json_response
 from heddle.server.http.record import record_of
@@ -75,7 +76,7 @@ class Residence:
         if keep_alive is None:
             return
         registry = self._service.registry
-        if registry.config.autoload and may_administer(request):
+        if registry.config.autoload and _may_administer(request):
             registry.keep(self._service.name_of(model), seconds_of(keep_alive))
         else:
             record_of(request.scope).ignored.append("keep_alive")
@@ -102,3 +103,12 @@ class Residence:
             **done,
             **Clock.of(request.scope).durations(),
         }
+
+
+def _may_administer(request: Request) -> bool:
+    """Whether a request may do what admin routes do."""
+    try:
+        check_admin(request)
+    except (AuthenticationError, ForbiddenError):
+        return False
+    return True

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Optional, TypeVar
 
-from pydantic import BaseModel, create_model
+from pydantic import BaseModel
 
 from heddle.doors import extensions, refer
+from heddle.server.http.schema import with_fields
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -49,11 +50,4 @@ def constrained(schema: type[S]) -> type[S]:
         field.name: (Optional[field.kind], None)  # noqa: UP045  a value
         for field in constraint_fields()
     }
-    complete: type[S] = create_model(
-        schema.__name__,
-        __base__=schema,
-        __module__=schema.__module__,
-        __doc__=schema.__doc__,
-        **fields,
-    )
-    return complete
+    return with_fields(schema, fields)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
-from pydantic import Field, create_model
+from pydantic import Field
 
 from heddle.errors import InvalidRequestError
 from heddle.parameters import (
@@ -29,7 +29,7 @@ from heddle.parameters import (
 )
 from heddle.sampling_params import PARAMETERS
 from heddle.server.http import fields as types
-from heddle.server.http.schema import Schema
+from heddle.server.http.schema import Schema, with_fields
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -74,13 +74,7 @@ def offers(api: Api) -> Callable[[type[S]], type[S]]:
             for name in names
             if name not in schema.model_fields
         }
-        complete = create_model(
-            schema.__name__,
-            __base__=schema,
-            __module__=schema.__module__,
-            __doc__=schema.__doc__,
-            **fields,
-        )
+        complete = with_fields(schema, fields)
         complete.offered = offered
         return complete
 

@@ -114,15 +114,6 @@ ADMIN = Depends(check_admin)
 """Makes a route an admin route: `@router.post(path, dependencies=[ADMIN])`."""
 
 
-def may_administer(request: Request) -> bool:
-    """Whether a request may do what admin routes do."""
-    try:
-        check_admin(request)
-    except (AuthenticationError, ForbiddenError):
-        return False
-    return True
-
-
 def is_admin_route(route: BaseRoute) -> bool:
     """Whether a route is an admin route."""
     return isinstance(route, APIRoute) and ADMIN in route.dependencies

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, create_model
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+S = TypeVar("S", bound=BaseModel)
 
 MAX_ITEMS = 8192
 """Most messages of a body, and most parts of a message. A body has room for 300,000 messages, which
@@ -19,3 +24,10 @@ def takes(schema: type[BaseModel]) -> dict[str, Any]:
     """The OpenAPI entry of a route that reads its body itself, as a `schema`."""
     content = {"application/json": {"schema": schema.model_json_schema()}}
     return {"requestBody": {"required": True, "content": content}}
+
+
+def with_fields(schema: type[S], fields: Mapping[str, Any]) -> type[S]:
+    """The schema with further fields, under its own name."""
+    names: dict[str, Any] = {"__module__": schema.__module__, "__doc__": schema.__doc__}
+    complete: type[S] = create_model(schema.__name__, __base__=schema, **names, **fields)
+    return complete

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Optional, TypeVar
 
-from pydantic import BaseModel, Field, create_model
+from pydantic import BaseModel, Field
 
 from heddle.doors import extensions, refer
 from heddle.server.generate.vendor_fields import openai
 from heddle.server.generate.vendor_fields.row import Outcome
 from heddle.server.http.fields import only
 from heddle.server.http.hints import hint
+from heddle.server.http.schema import with_fields
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -69,14 +70,7 @@ def decided(api: Api, within: str = "") -> Callable[[type[S]], type[S]]:
             for row in rows_of(api, within)
             if row.outcome is not Outcome.SERVED
         }
-        complete: type[S] = create_model(
-            schema.__name__,
-            __base__=schema,
-            __module__=schema.__module__,
-            __doc__=schema.__doc__,
-            **fields,
-        )
-        return complete
+        return with_fields(schema, fields)
 
     return extended
 
