@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import math
 import resource
 from pathlib import Path
-from time import monotonic
 
-from heddle.errors import OutOfMemoryError
-from heddle.sizes import gigabytes
 from heddle.step import DeviceMemory
 
 _MEMINFO = Path("/proc/meminfo")
@@ -51,41 +47,6 @@ def memory_limits() -> dict[str, int]:
         mapped = int(_STATM.read_text().split()[0]) * resource.getpagesize()
         amounts["the address space left under ulimit -v"] = max(0, space - mapped - _UNTOUCHED)
     return amounts
-
-
-class FreeMemory:
-    """Refuses new requests while the system has little memory left.
-
-    It reads the limits at most every half second, because a reading takes 0.05 ms.
-    """
-
-    _SECONDS = 0.5
-
-    def __init__(self, least: int) -> None:
-        """`least` is the memory to keep free, in bytes; 0: no check."""
-        self._least = least
-        self._limits: dict[str, int] = {}
-        self._read_at = -math.inf
-
-    def check(self) -> None:
-        """Check that the memory to keep free is there.
-
-        Raises:
-            OutOfMemoryError: less is available under one of the system's limits.
-        """
-        if not self._least:
-            return
-        now = monotonic()
-        if now - self._read_at >= self._SECONDS:
-            self._limits, self._read_at = memory_limits(), now
-        if min(self._limits.values(), default=self._least) >= self._least:
-            return
-        source, left = min(self._limits.items(), key=lambda limit: limit[1])
-        raise OutOfMemoryError(
-            f"new requests wait for memory: {source} is {gigabytes(left)}; min_free_memory keeps"
-            f" {gigabytes(self._least)} free. Try again later, or set a smaller min_free_memory",
-            param="min_free_memory",
-        )
 
 
 def trim_memory() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from heddle.config import EngineConfig
 from heddle.engine.requests import admission
-from heddle.engine.requests.admission import Admission
+from heddle.engine.requests.admission import ClientLimits
 from heddle.engine.streaming.streams import Collector
 from heddle.errors import ClientLimitError, ContextLengthError, QueueTimeoutError
 from heddle.outputs import FinishReason
@@ -40,7 +40,7 @@ def sequence(client: str, prompt: int = 5) -> Sequence:
     return made
 
 
-def ask(admits: Admission, client: str) -> None:
+def ask(admits: ClientLimits, client: str) -> None:
     """Begin a request of a client, and end it."""
     one = [sequence(client)]
     admits.check(one)
@@ -110,7 +110,7 @@ def test_clients_without_anything_to_remember_are_forgotten(
 ) -> None:
     now = [100.0]
     monkeypatch.setattr(admission, "monotonic", lambda: now[0])
-    admits = Admission(EngineConfig(**limits))
+    admits = ClientLimits(EngineConfig(**limits))
     busy = sequence("busy")
     admits.begin([busy])
     for client in range(500):
@@ -129,7 +129,7 @@ def test_a_balance_is_dated_after_each_refill(monkeypatch: pytest.MonkeyPatch) -
     """Else a client gets its tokens for the same seconds again and again."""
     now = [100.0]
     monkeypatch.setattr(admission, "monotonic", lambda: now[0])
-    admits = Admission(EngineConfig(client_tokens=60))
+    admits = ClientLimits(EngineConfig(client_tokens=60))
     admits.begin([sequence("a", prompt=90)])  # 30 too many
     now[0] += 20.0
     for _ in range(3):
@@ -142,7 +142,7 @@ def test_a_balance_is_dated_after_each_refill(monkeypatch: pytest.MonkeyPatch) -
 def test_a_client_saves_the_tokens_of_one_minute_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr(admission, "monotonic", lambda: now[0])
-    admits = Admission(EngineConfig(client_tokens=60))
+    admits = ClientLimits(EngineConfig(client_tokens=60))
     admits.begin([sequence("a", prompt=5)])  # it does not end, so the client is not forgotten
     now[0] += 3600.0
     admits.begin([sequence("a", prompt=61)])
@@ -151,7 +151,7 @@ def test_a_client_saves_the_tokens_of_one_minute_at_most(monkeypatch: pytest.Mon
 
 
 def test_counts_of_choices_and_of_ends_are_exact() -> None:
-    admits = Admission(EngineConfig(client_requests=3))
+    admits = ClientLimits(EngineConfig(client_requests=3))
     two = [sequence("a"), sequence("a")]
     admits.begin(two)
     admits.check([sequence("a")])

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from heddle import process_memory
+from heddle.engine.requests import admission
 from heddle.errors import OutOfMemoryError
 from heddle.executors.cpu.byte_sizes import packed_bytes
 from heddle.executors.memory_plan import Room, check_memory
@@ -111,10 +112,10 @@ def test_requests_are_refused_until_memory_recovers(
     kernel: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [0.0]
-    monkeypatch.setattr(process_memory, "monotonic", lambda: now[0])
+    monkeypatch.setattr(admission, "monotonic", lambda: now[0])
     meminfo = kernel / "meminfo"
     meminfo.write_text("MemAvailable:  524288 kB\n")
-    gauge = process_memory.FreeMemory(512 * MIB)
+    gauge = admission.FreeMemory(512 * MIB)
     gauge.check()
     meminfo.write_text("MemAvailable:  524287 kB\n")
     gauge.check()  # the reading is not old enough
@@ -122,7 +123,7 @@ def test_requests_are_refused_until_memory_recovers(
     for _ in range(2):
         with pytest.raises(OutOfMemoryError, match=r"memory is 0\.54 GB; min_free_memory keeps"):
             gauge.check()
-    process_memory.FreeMemory(0).check()
+    admission.FreeMemory(0).check()
     meminfo.write_text("MemAvailable:  600000 kB\n")
     now[0] = 1.0
     gauge.check()

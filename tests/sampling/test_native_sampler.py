@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from engram_writer import write_version_2
 from fake_model import FakeTokenizer
 from heddle import _native
+from heddle.engine.requests.request import token_rules
 from heddle.executors.cpu.samplers import make_sampler
 from heddle.extensions.reference.philox import uniform
 from heddle.extensions.reference.sampler import Past, adapted_mu, allowed, filtered, sample
 from heddle.sampling_params import PARAMETERS, SamplingParams, Stage
 from heddle.step import EngramBias, LogitEdit, TokenPieces, TokenRules, TokenSequences
-from heddle.text.tokenizer.token_rules import token_rules
 
 
 def native(params, past=Past()):  # noqa: B008

@@ -22,7 +22,7 @@ from heddle.engine.observation import step_log
 from heddle.engine.observation.activity import Activity
 from heddle.engine.observation.slowness import SLOW, Slowness
 from heddle.engine.observation.watchdog import Heartbeat, Phase, step_allowance
-from heddle.engine.requests.admission import Admission
+from heddle.engine.requests.admission import Admission, ClientLimits
 from heddle.engine.requests.patience import Patience
 from heddle.engine.streaming.delivery import Delivery
 from heddle.engine.wakeup import Calls, Cancels, Wakeup
@@ -59,11 +59,11 @@ class EngineLoop:
     """The loop of an engine thread, over scheduler, cache, executor and requests.
 
     Other threads use `gate`, `cancels` and `wakeup` at any time, and what the gate's lock guards:
-    `scheduler`, `cache`, `patience`, `calls`, `accepted` and `batch_window_us`. They may read
+    `scheduler`, `cache`, `patience`, `calls` and `batch_window_us`. They may read
     totals without the lock.
 
     Attributes:
-        accepted: number of requests whose `on_submit` is still to be called.
+        admission: takes new requests.
         calls: functions to call while no step is in flight.
         batch_window_us: how long a step waits for callers of driven sequences, in microseconds.
         cancels: requests to end.
@@ -102,11 +102,9 @@ class EngineLoop:
             speculator=self.speculator,
             whole_prompts=not model.shape.causal,
         )
-        self.admission = Admission(config)
         self.turn = turns.turn() if turns is not None else None
         # Guarded by the lock:
         self.patience = Patience(config.queue_timeout)
-        self.accepted = 0
         self.calls = Calls(self.wakeup)
         self.batch_window_us = config.batch_window_us
         # Used by this thread only:
@@ -119,7 +117,18 @@ class EngineLoop:
         self.slowness = Slowness(model.info.id)
         # Safe without the lock:
         self.cancels = Cancels(self.wakeup)
-        self.delivery = Delivery(self.cancels, self._leave_scheduler, self.admission.end)
+        limits = ClientLimits(config)
+        self.delivery = Delivery(self.cancels, self._leave_scheduler, limits.end)
+        self.admission = Admission(
+            config,
+            self.gate,
+            self.wakeup,
+            self.scheduler,
+            self.speculator,
+            self.delivery,
+            self.patience,
+            limits,
+        )
         model.executor.watch(self._note_device_problem)
 
     def run(self, ending: Callable[[], None]) -> None:
@@ -213,7 +222,7 @@ class EngineLoop:
                 self._end_waits()
             self.activity.begin(began)
             plan = self._ahead or self.scheduler.schedule()
-            accepted, self.accepted = self.accepted, 0
+            accepted, self.admission.accepted = self.admission.accepted, 0
             stuck = not (plan.chunks or accepted or self.delivery.pending)
             if stuck and self._device_problem is None:
                 # All wait for the disk or a mask. Both notify this thread. The timeout is for a

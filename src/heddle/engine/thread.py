@@ -41,6 +41,7 @@ class EngineThread:
         cancels: requests to end.
         to_wake: mailboxes with new deltas. Only this thread uses it.
         wake: wakes this thread.
+        accept: queues requests; see `Admission.accept`.
         check_length: raises ContextLengthError if a prompt is too long; see `Room.check_length`.
         when_ended: called by this thread when it has freed the model, for whatever reason it ends.
     """
@@ -53,6 +54,7 @@ class EngineThread:
         self._model, self._gate, self._lock = model, loop.gate, loop.gate.lock
         self.cancels, self.to_wake = loop.cancels, loop.delivery.to_wake
         self.wake = loop.wakeup.notify
+        self.accept = loop.admission.accept
         self.check_length = loop.scheduler.check_length
         self.when_ended: Callable[[], None] | None = None
         # A daemon thread, so that a program can end without closing its engine.
@@ -85,30 +87,6 @@ class EngineThread:
         if self._watchdog.stuck:
             return Health(HealthState.STUCK, live=not self._watchdog.lost)
         return Health(HealthState.OK)
-
-    def accept(self, requests: list[Request]) -> None:
-        """Queue the requests, all or none.
-
-        Raises:
-            ContextLengthError, OverloadedError, InvalidRequestError: see `Scheduler.add`.
-            OutOfMemoryError, ClientLimitError: see `Admission.check`.
-            InvalidRequestError: a request asks for a drafter that this engine does not have.
-            EngineClosedError, ModelPoisonedError: the thread ends or has ended, or it runs in the
-                parent process of this fork.
-        """
-        with self._gate.accepting():
-            sequences = [request.sequence for request in requests]
-            for sequence in sequences:
-                if getattr(sequence.params, "speculation", None) is not None:
-                    self._loop.speculator.check(sequence)
-            self._loop.admission.check(sequences)
-            self._loop.scheduler.add(*sequences)
-            self._loop.admission.begin(sequences)
-            for request in requests:
-                self._loop.delivery.requests[request.sequence.id] = request
-            self._loop.patience.begin(requests)
-            self._loop.accepted += len(requests)
-            self._loop.wakeup.notify()
 
     def resume(self, request: Request) -> None:
         """Let a driven sequence compute its next token. Raises as `accept`."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from heddle.engine.requests import request as engine_request
+from heddle.engine.requests.request import token_rules
 from heddle.server.generate import dispatch
-from heddle.text.tokenizer.token_rules import token_rules
 
 if TYPE_CHECKING:
     import pytest

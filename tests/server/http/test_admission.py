@@ -11,8 +11,8 @@ import httpx
 import pytest
 from starlette.applications import Starlette
 
-from heddle import process_memory
 from heddle.config import ServerConfig
+from heddle.engine.requests import admission
 from heddle.errors import ConfigError, OverloadedError
 from heddle.server.http.errors import error_response
 from heddle.server.http.process import forms_of
@@ -37,17 +37,15 @@ REQUESTS: dict[str, dict[str, Any]] = {
 def test_little_memory_is_a_503_with_figures(
     shared: Running, monkeypatch: pytest.MonkeyPatch, path: str, stream: bool
 ) -> None:
-    monkeypatch.setattr(
-        process_memory, "memory_limits", lambda: {"the available memory": 3 * 10**8}
-    )
-    monkeypatch.setattr(process_memory.FreeMemory, "_SECONDS", 0.0)
+    monkeypatch.setattr(admission, "memory_limits", lambda: {"the available memory": 3 * 10**8})
+    monkeypatch.setattr(admission.FreeMemory, "_SECONDS", 0.0)
     body = {**REQUESTS[path], "model": shared.engine.model.info.id, "stream": stream}
     refused = shared.post(path, body)
     assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
     assert "memory is 0.30 GB; min_free_memory keeps 0.54 GB free" in refused.text
     assert refused.headers["content-type"].startswith("application/json")
     monkeypatch.undo()
-    monkeypatch.setattr(process_memory.FreeMemory, "_SECONDS", 0.0)
+    monkeypatch.setattr(admission.FreeMemory, "_SECONDS", 0.0)
     assert shared.post(path, body).status_code == 200
 
 

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from vocabularies import byte_level, sentencepiece, tokenizer_of
 
+from heddle.engine.requests.request import token_rules
 from heddle.sampling_params import SamplingParams
 from heddle.step import TokenSequences
 from heddle.text.tokenizer.sequences import MAX_TAIL_TOKENS, find_breakers
-from heddle.text.tokenizer.token_rules import token_rules
 from heddle.text.tokenizer.vocabulary import TokenType
 
 if TYPE_CHECKING:

@@ -1,23 +1,89 @@
-"""Decides whether the engine takes new requests: free memory, and limits of each client."""
+"""Takes new requests into the engine, if memory is free and their client is within its limits."""
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from heddle.errors import ClientLimitError
-from heddle.process_memory import FreeMemory
-from heddle.sizes import counted
+from heddle.errors import ClientLimitError, OutOfMemoryError
+from heddle.process_memory import memory_limits
+from heddle.sizes import counted, gigabytes
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
     from collections.abc import Sequence as Many
 
     from heddle.config import EngineConfig
+    from heddle.engine.gate import Gate
+    from heddle.engine.requests.patience import Patience
+    from heddle.engine.requests.request import Request
+    from heddle.engine.streaming.delivery import Delivery
+    from heddle.engine.wakeup import Wakeup
+    from heddle.scheduler.scheduler import Scheduler
     from heddle.scheduler.sequence import Sequence
+    from heddle.scheduler.speculation import Speculator
+
+
+class Admission:
+    """Takes requests into one engine. Any thread may call it.
+
+    Attributes:
+        accepted: number of requests whose `on_submit` is still to be called. The lock of the gate
+            guards it.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        gate: Gate,
+        wakeup: Wakeup,
+        scheduler: Scheduler,
+        speculator: Speculator,
+        delivery: Delivery,
+        patience: Patience,
+        limits: ClientLimits,
+    ) -> None:
+        self.accepted = 0
+        self._memory = FreeMemory(config.min_free_memory)
+        self._gate = gate
+        self._wakeup = wakeup
+        self._scheduler = scheduler
+        self._speculator = speculator
+        self._delivery = delivery
+        self._patience = patience
+        self._limits = limits
+
+    def accept(self, requests: list[Request]) -> None:
+        """Queue the requests of one client, all or none.
+
+        Raises:
+            ContextLengthError, OverloadedError, InvalidRequestError: see `Scheduler.add`.
+            OutOfMemoryError: the system has less memory left than `min_free_memory`.
+            ClientLimitError: the client has too many requests, or has used too many tokens.
+            InvalidRequestError: a request asks for a drafter that this engine does not have.
+            EngineClosedError, ModelPoisonedError: the engine's thread ends or has ended, or it runs
+                in the parent process of this fork.
+        """
+        sequences = [request.sequence for request in requests]
+        with self._gate.accepting():
+            for sequence in sequences:
+                if getattr(sequence.params, "speculation", None) is not None:
+                    self._speculator.check(sequence)
+            self._memory.check()
+            if self._limits.are_set:
+                self._limits.check(sequences)
+            self._scheduler.add(*sequences)
+            if self._limits.are_set:
+                self._limits.begin(sequences)
+            for request in requests:
+                self._delivery.requests[request.sequence.id] = request
+            self._patience.begin(requests)
+            self.accepted += len(requests)
+            self._wakeup.notify()
 
 
 @dataclass(slots=True)
@@ -35,20 +101,23 @@ class _Client:
     at: float
 
 
-class Admission:
-    """Checks new requests. The engine calls `check` and `begin` under its lock, `end` without.
+class ClientLimits:
+    """Limits of each client. The engine calls `check` and `begin` under its lock, `end` without.
 
     A client has `client_tokens` tokens per minute, prompt and output. They come back evenly, at
     most those of a minute. A client that has used more must wait until its balance is positive. So
     a request is never too large for its client, and its output need not be known.
 
     Requests without a client, as from a program that uses the library, have no limits.
+
+    Attributes:
+        are_set: whether there are limits.
     """
 
     def __init__(self, config: EngineConfig) -> None:
-        self._memory = FreeMemory(config.min_free_memory)
         self._most_requests = config.client_requests
         self._most_tokens = config.client_tokens
+        self.are_set = bool(config.client_requests or config.client_tokens)
         self._lock = threading.Lock()
         self._clients: OrderedDict[Hashable, _Client] = OrderedDict()  # `_forget` looks in order
 
@@ -56,12 +125,10 @@ class Admission:
         """Check that new sequences of one client can begin now.
 
         Raises:
-            OutOfMemoryError: the system has less memory left than `min_free_memory`.
             ClientLimitError: the client has too many requests, or has used too many tokens.
         """
-        self._memory.check()
         client = sequences[0].client if sequences else None
-        if client is None or not (self._most_requests or self._most_tokens):
+        if client is None:
             return
         with self._lock:
             known = self._refilled(client)
@@ -89,7 +156,7 @@ class Admission:
         self._count(sequence, -1, sequence.output_tokens)
 
     def _count(self, sequence: Sequence, requests: int, tokens: int) -> None:
-        if sequence.client is None or not (self._most_requests or self._most_tokens):
+        if sequence.client is None or not self.are_set:
             return
         with self._lock:
             known = self._refilled(sequence.client)
@@ -122,3 +189,38 @@ class Admission:
             self._refill(known, now)
             if known.requests or (self._most_tokens and known.tokens < self._most_tokens):
                 self._clients[client] = known
+
+
+class FreeMemory:
+    """Refuses new requests while the system has little memory left.
+
+    It reads the limits at most every half second, because a reading takes 0.05 ms.
+    """
+
+    _SECONDS = 0.5
+
+    def __init__(self, least: int) -> None:
+        """`least` is the memory to keep free, in bytes; 0: no check."""
+        self._least = least
+        self._limits: dict[str, int] = {}
+        self._read_at = -math.inf
+
+    def check(self) -> None:
+        """Check that the memory to keep free is there.
+
+        Raises:
+            OutOfMemoryError: less is available under one of the system's limits.
+        """
+        if not self._least:
+            return
+        now = monotonic()
+        if now - self._read_at >= self._SECONDS:
+            self._limits, self._read_at = memory_limits(), now
+        if min(self._limits.values(), default=self._least) >= self._least:
+            return
+        source, left = min(self._limits.items(), key=lambda limit: limit[1])
+        raise OutOfMemoryError(
+            f"new requests wait for memory: {source} is {gigabytes(left)}; min_free_memory keeps"
+            f" {gigabytes(self._least)} free. Try again later, or set a smaller min_free_memory",
+            param="min_free_memory",
+        )

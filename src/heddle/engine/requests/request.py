@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import random
 import time
@@ -13,10 +14,10 @@ from heddle.embedding import MAX_TOKEN_NUMBERS, EmbeddingParams, Pooling
 from heddle.engine.requests.processors import processors_of
 from heddle.errors import InvalidRequestError
 from heddle.outputs import Delta, FinishReason, Progress, Usage
+from heddle.sampling_params import Stage
 from heddle.scheduler.sequence import Sequence
-from heddle.step import NO_RULES
+from heddle.step import NO_RULES, TokenRules
 from heddle.text.tokenizer.detokenizer import Detokenizer
-from heddle.text.tokenizer.token_rules import token_rules
 
 if TYPE_CHECKING:
     from collections import abc
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from heddle.loading.loaded_model import LoadedModel
     from heddle.outputs import PromptLogprob
     from heddle.sampling_params import SamplingParams
-    from heddle.step import Scored, TokenRules
+    from heddle.step import Scored
     from heddle.text.tokenizer.tokenizer import Tokenizer
 
 Prompt: TypeAlias = "str | abc.Sequence[int]"
@@ -259,6 +260,20 @@ def rules_of(model: LoadedModel, params: SamplingParams, engrams: ModelEngrams) 
     if params.grammar is None:
         return rules
     return replace(rules, grammar=model.tokenizer.grammar(params.grammar))
+
+
+def token_rules(params: SamplingParams, tokenizer: Tokenizer) -> TokenRules:
+    """Sampling parameters translated to tokens, without what takes long or may be unknown."""
+    unused = (id for id in tokenizer.unused if id not in params.logit_bias)
+    excluded = (id for id, bias in params.logit_bias.items() if bias == -math.inf)
+    ends = {*tokenizer.eos_ids, *params.stop_token_ids}
+    return TokenRules(
+        tuple(sorted(ends)) if params.min_tokens else (),
+        tokenizer.spellings(params.bad_words) if params.bad_words else (),
+        tokenizer.breakers(params.dry_sequence_breakers) if params.dry_multiplier else None,
+        forbidden=(*unused, *excluded),
+        pieces=tokenizer.pieces if Stage.INFILL in params.samplers else None,
+    )
 
 
 def _control_token(tokenizer: Tokenizer, text: str) -> int:

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from heddle.embedding import EmbeddingParams
 from heddle.engine.requests.processors import processors_of
+from heddle.engine.requests.request import token_rules
 from heddle.errors import GrammarError
 from heddle.sampling_params import SamplingParams
 from heddle.server.generate.event_stream import EventStream
@@ -19,7 +20,6 @@ from heddle.server.generate.json_answer import JsonAnswers
 from heddle.server.http.connection import unless_gone
 from heddle.server.http.keys import salt_of_key
 from heddle.server.http.record import record_of
-from heddle.text.tokenizer.token_rules import token_rules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
