@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import heddle
 
 if TYPE_CHECKING:
-    from heddle.engine.streaming.streams import Stream
+    from heddle.engine.streaming.blocking import Stream
 
 ROUNDS = 3
 

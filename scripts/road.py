@@ -9,8 +9,9 @@ one with profile hooks in every thread. It prints files and functions of three p
 - step: a step in the middle of the answer, from one plan to the next, with what it delivers;
 - out: from the result of a step to the bytes of its events.
 
-The event loop runs when it can, so of several steps the one with the most functions counts. The
-numbers differ by a few from run to run: guesses are made where they pay. Needs the test extra.
+Steps last some milliseconds, as those of a model do, so the event loop sends the deltas of a step
+before the next one ends. Of several steps, the one with the most functions counts. The numbers
+differ by a few from run to run: guesses are made where they pay. Needs the test extra.
 """
 
 from __future__ import annotations
@@ -33,10 +34,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import FrameType
 
+    from heddle.step import StepResult
+
 SOURCE = f"{Path(heddle.__file__).parent}/"
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant: "
 _UNNAMED = ("<genexpr>", "<lambda>", "comp>")
-_SETTLE = 0.3  # seconds until a server has no more to do
+_SETTLE = 0.1  # seconds until a server has no more to do
+_STEP = 0.01  # seconds of a step
 
 
 class Call(NamedTuple):
@@ -72,6 +76,13 @@ def record_chat() -> list[Call]:
     try:
         with talking_engine(TEMPLATE) as (engine, executor), live_server(engine) as live:
             executor.answers = ("hey you over there",)
+            collect = executor.collect
+
+            def collect_later() -> StepResult:
+                time.sleep(_STEP)
+                return collect()
+
+            executor.collect = collect_later  # type: ignore[method-assign]
             post(live.address)
             time.sleep(_SETTLE)
             recorder.is_on = True

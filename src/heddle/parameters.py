@@ -92,7 +92,11 @@ class Number:
         optional: whether the parameter also accepts None.
         note: meaning of special values.
         range_text: the range in words, if the text made from the numbers is not clear.
+        plain: the type whose values need no conversion and no check but that of the range; None:
+            all need one, as a float may be no number.
     """
+
+    plain: ClassVar[type | None] = None
 
     low: float
     high: float = math.inf
@@ -129,7 +133,9 @@ class Number:
         """See :class:`ValueKind`. Converts numbers of other libraries to Python's types."""
         if value is None and self.optional:
             return None
-        taken = self._number(value, name)
+        taken: float = value
+        if type(value) is not self.plain:
+            taken = self._number(value, name)
         if taken not in self:
             check(False, name, taken, self.words)
         return taken
@@ -142,8 +148,10 @@ class Number:
 class Integer(Number):
     """Integers from `low` to `high`, both included."""
 
+    plain: ClassVar[type | None] = int
+
     def _number(self, value: object, name: str) -> int:
-        return value if type(value) is int else integer(value, name)
+        return integer(value, name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from gguf_writer import Tensor, write_gguf
 from heddle import _native
 from heddle.config import EngineConfig
 from heddle.engine import Engine
-from heddle.engine.streaming.streams import Collector
+from heddle.engine.streaming.blocking import Collector
 from heddle.errors import NonFiniteLogitsError
 from heddle.executors.cpu.load import load
 from heddle.outputs import FinishReason

@@ -12,7 +12,7 @@ from heddle import _native
 from heddle.config import EngineConfig
 from heddle.embedding import EmbeddingParams, Pooling
 from heddle.engine.engine import Engine
-from heddle.engine.streaming.streams import Collector
+from heddle.engine.streaming.blocking import Collector
 from heddle.extensions.reference.model import ReferenceModel
 from heddle.sampling_params import SamplingParams
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint

@@ -17,7 +17,7 @@ from fake_executor import VOCABULARY, FakeExecutor, Occupant, state_after
 from fake_model import fake_model
 from heddle.config import EngineConfig
 from heddle.engine import Engine
-from heddle.engine.streaming.streams import Collector
+from heddle.engine.streaming.blocking import Collector
 from heddle.sampling_params import SamplingParams
 from patience import PATIENCE
 

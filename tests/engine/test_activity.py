@@ -55,7 +55,7 @@ def test_composition_of_a_step(
 
 def decode(activity: Activity, began: float, ended: float, *slots: int) -> None:
     """A step in which the sequences of `slots` decode."""
-    activity.begin(began)
+    activity.step_began = began
     activity.note_plan(plan(*((slot, 1) for slot in slots)), [DECODE, DECODE])
     activity.note_result(sampled(*slots), ended)
     activity.end(ended)
@@ -72,7 +72,7 @@ def test_utilisation_is_the_share_of_time_in_steps() -> None:
 
 def test_utilisation_counts_a_step_in_flight_and_a_step_longer_than_the_window() -> None:
     activity = Activity(2, now=100.0)
-    activity.begin(104.0)
+    activity.step_began = 104.0
     assert activity.utilisation(106.0) == pytest.approx(2 / WINDOW, rel=0.06)
     assert activity.utilisation(200.0) == 1.0
     activity.end(200.0)
@@ -86,7 +86,7 @@ def test_a_step_of_a_day_is_divided_among_the_slices_of_the_window_only(
     activity, noted = Activity(2, now=100.0), list[float]()
     row_of = activity._row
     monkeypatch.setattr(activity, "_row", lambda at: noted.append(at) or row_of(at))
-    activity.begin(104.0)
+    activity.step_began = 104.0
     activity.end(86_504.0)
     assert min(noted) >= 86_504.0 - WINDOW
     assert activity.utilisation(86_504.0) == pytest.approx(1.0)
@@ -94,14 +94,14 @@ def test_a_step_of_a_day_is_divided_among_the_slices_of_the_window_only(
 
 def test_a_step_that_ended_before_the_window_counts_only_with_its_part_in_it() -> None:
     activity = Activity(2, now=100.0)
-    activity.begin(100.0)
+    activity.step_began = 100.0
     activity.end(104.0)
     assert activity.utilisation(108.0) == pytest.approx(0.75 / 4.75, rel=0.1)
 
 
 def test_rates_of_slots_and_of_all() -> None:
     activity = Activity(2, now=100.0)
-    activity.begin(100.0)
+    activity.step_began = 100.0
     activity.note_plan(plan((0, 40), binds=(0,)), [PREFILL, None])
     activity.note_result(sampled(0), 101.0)  # the first token does not count
     assert activity.slot_rate(0, 101.0) == 0.0

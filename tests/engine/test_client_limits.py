@@ -11,7 +11,7 @@ import pytest
 from heddle.config import EngineConfig
 from heddle.engine.requests import admission
 from heddle.engine.requests.admission import ClientLimits
-from heddle.engine.streaming.streams import Collector
+from heddle.engine.streaming.blocking import Collector
 from heddle.errors import ClientLimitError, ContextLengthError, QueueTimeoutError
 from heddle.outputs import FinishReason
 from heddle.sampling_params import SamplingParams

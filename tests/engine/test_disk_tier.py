@@ -14,7 +14,7 @@ from heddle.config import EngineConfig
 from heddle.disk import directory
 from heddle.disk.tier import DiskStats, DiskTier
 from heddle.engine import Engine
-from heddle.engine.streaming.streams import Collector
+from heddle.engine.streaming.blocking import Collector
 from heddle.errors import ConfigError, EngineClosedError
 from heddle.outputs import FinishReason
 from heddle.sampling_params import SamplingParams

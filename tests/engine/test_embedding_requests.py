@@ -22,7 +22,7 @@ from heddle import (
     UnsupportedParameterError,
     Usage,
 )
-from heddle.engine.streaming.streams import Collector
+from heddle.engine.streaming.blocking import Collector
 
 if TYPE_CHECKING:
     from array import array

@@ -16,7 +16,7 @@ from fake_model import PIECES, FakeTokenizer, fake_model, text_of
 from heddle.config import EngineConfig
 from heddle.engine import Engine
 from heddle.engine.observation.telemetry import SlotSnapshot
-from heddle.engine.streaming.streams import Collector
+from heddle.engine.streaming.blocking import Collector
 from heddle.errors import (
     ContextLengthError,
     EngineClosedError,

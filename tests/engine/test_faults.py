@@ -12,7 +12,7 @@ import pytest
 from cache_integrity import check_cache
 from fake_model import FakeTokenizer
 from heddle.engine.health import ChunkSummary, HealthState
-from heddle.engine.streaming.streams import Collector
+from heddle.engine.streaming.blocking import Collector
 from heddle.errors import (
     EngineClosedError,
     EngineFailedError,

@@ -10,7 +10,7 @@ import pytest
 
 from fake_executor import FakeExecutor, solo_output
 from fake_model import FakeTokenizer
-from heddle.engine.streaming.streams import Collector
+from heddle.engine.streaming.blocking import Collector
 from heddle.errors import EngineClosedError, GrammarError
 from heddle.grammars import Grammar
 from heddle.outputs import FinishReason

@@ -10,7 +10,7 @@ import pytest
 from cache_integrity import check_cache
 from fake_executor import FakeExecutor, solo_output
 from fake_model import FakeTokenizer
-from heddle.engine.streaming.streams import Collector
+from heddle.engine.streaming.blocking import Collector
 from heddle.sampling_params import SamplingParams
 from heddle.scheduler.sequence import SlotState
 

@@ -12,8 +12,7 @@ import pytest
 
 from fake_executor import END, FakeExecutor, solo_output
 from fake_model import FakeTokenizer, text_of
-from heddle.engine.streaming.backlog import Backlog, delta_bytes
-from heddle.engine.streaming.streams import AsyncStreams, Mailbox
+from heddle.engine.streaming.streams import AsyncStreams, Backlog, Mailbox, delta_bytes
 from heddle.errors import (
     BacklogError,
     ContextLengthError,

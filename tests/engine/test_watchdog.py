@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from heddle.engine.health import Health, HealthState
-from heddle.engine.observation.watchdog import LONG, Heartbeat, Phase, Watchdog, step_allowance
-from heddle.engine.streaming.streams import Collector
+from heddle.engine.observation.activity import Heartbeat, Phase, step_allowance
+from heddle.engine.observation.watchdog import LONG, Watchdog
+from heddle.engine.streaming.blocking import Collector
 from heddle.sampling_params import SamplingParams
 from heddle.scheduler.pace import Pace
 from heddle.step import Chunk, StepPlan

@@ -15,7 +15,7 @@ from configs import configured
 from fake_loads import SIZE, Loads, generate, poison, until
 from heddle.config import EngineConfig, RegistryConfig
 from heddle.engine import Engine
-from heddle.engine.streaming.streams import Collector
+from heddle.engine.streaming.blocking import Collector
 from heddle.errors import (
     EngineClosedError,
     ForbiddenError,

@@ -17,7 +17,8 @@ from heddle.embedding import EmbeddingParams
 from heddle.engine.driven import DrivenSequence
 from heddle.engine.engrams import EngramLibrary, ModelEngrams, open_engrams
 from heddle.engine.requests.request import Ticket, prepare
-from heddle.engine.streaming.streams import AsyncStream, AsyncStreams, Collector, Mailbox, Stream
+from heddle.engine.streaming.blocking import Collector, Stream
+from heddle.engine.streaming.streams import AsyncStream, AsyncStreams, Mailbox
 from heddle.engine.thread import EngineThread
 from heddle.errors import ContextLengthError, InvalidRequestError, ModelFileError
 from heddle.executors.serving import served_config
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from heddle.engine.loop import EngineLoop
     from heddle.engine.observation.telemetry import EngineSnapshot, Observer
     from heddle.engine.requests.request import Params, Prompt, Sink
-    from heddle.engine.streaming.backlog import Backlog
+    from heddle.engine.streaming.streams import Backlog
     from heddle.engine.turns import Turns
     from heddle.grammars import Grammar
     from heddle.loading.loaded_model import LoadedModel

@@ -11,7 +11,7 @@ from heddle.config import DEFAULT_MODEL, EngineConfig
 from heddle.embedding import EmbeddingParams, Pooling
 from heddle.engine.engine import Engine
 from heddle.engine.progress import batch_progress
-from heddle.engine.streaming.streams import Collector
+from heddle.engine.streaming.blocking import Collector
 from heddle.errors import InvalidRequestError
 from heddle.outputs import FinishReason
 from heddle.sampling_params import SamplingParams

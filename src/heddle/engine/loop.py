@@ -16,13 +16,11 @@ from heddle.cache.cache import Cache
 from heddle.disk.tier import PATIENCE
 from heddle.engine.disk import open_disk_tier
 from heddle.engine.drafters import drafters, follower_of
-from heddle.engine.gate import Gate
 from heddle.engine.health import Poison, poison_of
 from heddle.engine.observation import step_log
-from heddle.engine.observation.activity import Activity
+from heddle.engine.observation.activity import Activity, Heartbeat, Phase, step_allowance
 from heddle.engine.observation.slowness import SLOW, Slowness
-from heddle.engine.observation.watchdog import Heartbeat, Phase, step_allowance
-from heddle.engine.requests.admission import Admission, ClientLimits
+from heddle.engine.requests.admission import Admission, ClientLimits, Gate
 from heddle.engine.requests.patience import Patience
 from heddle.engine.streaming.delivery import Delivery
 from heddle.engine.wakeup import Calls, Cancels, Wakeup
@@ -217,10 +215,9 @@ class EngineLoop:
                     self.calls.run()
                 if not self._wait_for_work():
                     return None
-            self._step_began = began = time.perf_counter()
+            self._step_began = self.activity.step_began = time.perf_counter()
             if self.patience.waiting:
                 self._end_waits()
-            self.activity.begin(began)
             plan = self._ahead or self.scheduler.schedule()
             accepted, self.admission.accepted = self.admission.accepted, 0
             stuck = not (plan.chunks or accepted or self.delivery.pending)

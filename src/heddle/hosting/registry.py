@@ -147,12 +147,14 @@ class Registry(Closing):
             ModelUnavailableError: it loads or unloads, or its load failed.
         """
         with self._lock:
-            entry = self._entry(name or self.default)
-            if entry.state is ModelState.LOADED and entry.engine is not None:
-                if renew:
-                    entry.used_at = time.monotonic()
-                return entry.engine
-            raise entry.why_not_served(autoload=self.config.autoload)
+            name = name or self.default
+            entry = self._entries.get(name)
+            if entry is None or entry.state is not ModelState.LOADED or entry.engine is None:
+                autoload = self.config.autoload
+                raise self._entry(name).why_not_served(autoload=autoload)
+            if renew:
+                entry.used_at = time.monotonic()
+            return entry.engine
 
     @property
     def engines(self) -> dict[str, Engine]:

@@ -60,23 +60,22 @@ class Pace:
         `prompt_tokens` is a cost: a scored token counts more than 1. A step with `guesses` has no
         prompt tokens.
         """
-        if guesses:
-            self._observe_guesses(decodes, guesses, seconds)
-        elif prompt_tokens == 0:
+        if not guesses and prompt_tokens == 0:
             self._decode.setdefault(decodes, deque(maxlen=_RECENT_DECODES)).append(seconds)
             self._since[decodes] = 0
-        elif decodes == 0:
+            return
+        if not guesses and decodes == 0:
             self._idle.append(seconds / prompt_tokens)
-        elif (alone := self._decode_seconds(decodes)) is not None:
-            self._mixed.append(max(seconds - alone, 0.0) / prompt_tokens)
-
-    def _observe_guesses(self, decodes: int, guesses: int, seconds: float) -> None:
-        self._since[decodes] = self._since.get(decodes, 0) + 1
+            return
         alone = self._decode_seconds(decodes)
-        if alone is not None:
-            added = self._guess.setdefault(decodes, {})
-            recent = added.setdefault(guesses, deque(maxlen=_RECENT_GUESSES))
-            recent.append(max(seconds - alone, 0.0))
+        if guesses:
+            self._since[decodes] = self._since.get(decodes, 0) + 1
+            if alone is not None:
+                added = self._guess.setdefault(decodes, {})
+                recent = added.setdefault(guesses, deque(maxlen=_RECENT_GUESSES))
+                recent.append(max(seconds - alone, 0.0))
+        elif alone is not None:
+            self._mixed.append(max(seconds - alone, 0.0) / prompt_tokens)
 
     def guess_seconds(self, decodes: int, guesses: float) -> float | None:
         """Expected time of a step with decodes and guesses, or an expected number of them.

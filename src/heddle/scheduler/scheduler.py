@@ -300,8 +300,7 @@ class Scheduler:
         """
         carried, self._in_flight, self._ahead = self._in_flight, self._ahead, []
         outcomes = outcomes_of(carried, result)
-        guessed = any(chunk.guesses for _, chunk in carried)
-        wrong = self._wrong_guesses(carried, outcomes) if guessed else {}
+        wrong = self._learn(carried, outcomes) if self._speculator is not None else {}
         counts = [
             (sequence, len(chunk.tokens) - sequence.again - wrong.get(sequence.id, 0))
             for sequence, chunk in carried
@@ -315,8 +314,6 @@ class Scheduler:
             self._queue.serve(
                 (one, OUTPUT_COST * count if one.generating else count) for one, count in counts
             )
-        if any(one.guessing is not None for one, _ in carried):
-            self._learn(carried, outcomes)
         for sequence, count in counts:
             self._count_computed(sequence, count)
             sequence.again = 0
@@ -334,7 +331,8 @@ class Scheduler:
                 # Right guesses after the token that ended the sequence do not count.
                 total = len(sequence.tokens)
                 sequence.computed = min(sequence.computed, total - 1)
-                self._pages.shrink(sequence.table, total)
+                if len(sequence.table.pages) * PAGE_TOKENS >= total + PAGE_TOKENS:
+                    self._pages.shrink(sequence.table, total)
             if self._snapshot_every and wrong.get(sequence.id):
                 certain = len(chunk.tokens) - chunk.uncertain
                 sequence.again = sequence.computed - chunk.start - certain
@@ -427,25 +425,22 @@ class Scheduler:
             return wanted
         return len(sequence.table.pages) * PAGE_TOKENS - total
 
-    def _wrong_guesses(
-        self, carried: Carried, outcomes: list[tuple[Sequence, Outcome]]
-    ) -> dict[int, int]:
-        """How many guesses were wrong, by sequence id, for each sequence with guesses."""
-        wrong = {sequence.id: chunk.guesses + 1 for sequence, chunk in carried if chunk.guesses}
-        for sequence, _ in outcomes:
-            if sequence.id in wrong:
-                wrong[sequence.id] -= 1
-        return wrong
+    def _learn(self, carried: Carried, outcomes: list[tuple[Sequence, Outcome]]) -> dict[int, int]:
+        """Tell the drafters which tokens were sampled.
 
-    def _learn(self, carried: Carried, outcomes: list[tuple[Sequence, Outcome]]) -> None:
-        """Tell the drafters which tokens were sampled."""
+        Returns how many guesses were wrong, by sequence id, for each sequence with guesses.
+        """
+        wrong = {sequence.id: chunk.guesses + 1 for sequence, chunk in carried if chunk.guesses}
         tokens: dict[int, list[int]] = {}
         for sequence, outcome in outcomes:
+            if sequence.id in wrong:
+                wrong[sequence.id] -= 1
             if isinstance(outcome, Sampled):
                 tokens.setdefault(sequence.id, []).append(outcome.token)
         for sequence, chunk in carried:
             if sequence.guessing is not None and sequence.id in tokens:
                 sequence.guessing.learn(tokens[sequence.id], chunk.guesses)
+        return wrong
 
     def _give_back(self, shares: list[tuple[Sequence, int]]) -> None:
         """Give back windowed pages that the tokens of a step no longer see."""

@@ -8,7 +8,7 @@ from starlette.routing import Route
 
 from heddle.config import ServerConfig
 from heddle.doors import extensions, refer
-from heddle.engine.streaming.backlog import Backlog
+from heddle.engine.streaming.streams import Backlog
 from heddle.server.api import native, openai
 from heddle.server.generate.dispatch import Dispatcher
 from heddle.server.generate.service import Service

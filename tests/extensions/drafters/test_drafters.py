@@ -14,7 +14,7 @@ from fake_model import fake_model
 from heddle.drafting.lookup import LookupDrafter
 from heddle.engine.drafters import follower_of
 from heddle.engine.health import HealthState
-from heddle.engine.streaming.streams import Collector
+from heddle.engine.streaming.blocking import Collector
 from heddle.errors import ConfigError, InvalidRequestError
 from heddle.extensions.drafters.model import DraftModel
 from heddle.extensions.drafters.settings import DrafterSettings

@@ -14,7 +14,7 @@ from e2e.test_exactness import bits, run_alone, run_together
 from engram_writer import write_version_2
 from heddle.config import EngineConfig
 from heddle.engine.engine import Engine
-from heddle.engine.streaming.streams import Collector
+from heddle.engine.streaming.blocking import Collector
 from heddle.extensions.engrams.library import tables_of
 from heddle.grammars import Grammar
 from heddle.sampling_params import EngramForm, SamplingParams, Stage

@@ -15,7 +15,7 @@ from heddle.cache.disk_pages import DiskPages
 from heddle.config import EngineConfig
 from heddle.disk.directory import write_all
 from heddle.engine import Engine
-from heddle.engine.streaming.streams import Collector
+from heddle.engine.streaming.blocking import Collector
 from heddle.errors import (
     ConfigError,
     EngineClosedError,

@@ -10,7 +10,7 @@ import pytest
 from fake_executor import MEMORY
 from fake_server import run_server
 from heddle.config import ServerConfig
-from heddle.engine.streaming.backlog import Backlog
+from heddle.engine.streaming.streams import Backlog
 from heddle.extensions.metrics.table import BACKLOG_ROWS, described
 from scraping import scrape
 

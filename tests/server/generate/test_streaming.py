@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fake_model import FakeTokenizer
-from heddle.engine.streaming.backlog import Backlog, delta_bytes
+from heddle.engine.streaming.streams import Backlog, delta_bytes
 from heddle.errors import BacklogError, EngineFailedError
 from heddle.outputs import Delta, FinishReason, TokenLogprob, Usage
 from heddle.server.api.openai.completion_writers import AnswerOptions, ChatWriter

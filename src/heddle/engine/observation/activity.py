@@ -1,4 +1,4 @@
-"""The engine's activity now: the latest step, and rates over the last seconds.
+"""The engine's activity now: what its thread does, the latest step, rates over the last seconds.
 
 The engine thread writes, at a few microseconds a step. Any thread reads without a lock, so a figure
 may miss a part of the step in flight.
@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from enum import Enum
-from typing import TYPE_CHECKING
+from enum import Enum, StrEnum
+from typing import TYPE_CHECKING, NamedTuple
 
 from heddle.step import Sampled
 
 if TYPE_CHECKING:
     from collections import abc
+    from collections.abc import Callable
 
+    from heddle.scheduler.pace import Pace
     from heddle.scheduler.sequence import Sequence
     from heddle.step import Outcome, StepPlan
 
@@ -26,6 +28,60 @@ _SLICE = WINDOW / _SLICES
 
 _BUSY, _PROMPT, _GENERATED = range(3)
 _TOTALS = 3  # columns before those of the slots
+
+_PATIENCE = 10.0
+"""A step may take this many times the expected time, beside the setting."""
+_FIRST_TOKEN = 1.0
+"""Seconds for each token of a step while the pace knows nothing."""
+
+
+class Phase(StrEnum):
+    """The phases of an engine thread."""
+
+    IDLE = "idle"
+    TURN = "waiting for the step of another model"
+    WAITING = "waiting for the disk, a mask or a caller"
+    PLANNING = "planning a step"
+    COMPUTING = "computing a step"
+    DELIVERING = "delivering tokens"
+
+
+class Beat(NamedTuple):
+    """The latest progress of the engine thread.
+
+    Attributes:
+        phase: the thread's phase.
+        step: number of the next step, or of the step in flight.
+        since: when it last made progress, in seconds of the clock.
+        allowance: seconds that this phase may take beyond the limit.
+    """
+
+    phase: Phase
+    step: int
+    since: float
+    allowance: float
+
+
+class Heartbeat:
+    """The latest beat. The engine thread writes it; any thread may read it, without a lock.
+
+    Attributes:
+        step: number of the next step, or of the step in flight.
+        now: the latest beat.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self.step = 0
+        self.now = Beat(Phase.IDLE, 0, clock(), 0.0)
+
+    def enter(self, phase: Phase, allowance: float = 0.0) -> None:
+        """Note what the thread does now. A wait, and planning after it, are no progress."""
+        last = self.now
+        waits = phase is Phase.WAITING
+        plans_again = phase is Phase.PLANNING and last.phase in (Phase.WAITING, Phase.PLANNING)
+        since = last.since if waits or plans_again else self._clock()
+        self.now = Beat(phase, self.step, since, allowance)
 
 
 class StepKind(Enum):
@@ -83,6 +139,8 @@ class Activity:
     seconds, or the time since the start if that is shorter.
 
     Attributes:
+        step_began: when the engine began to plan the step in flight; None between steps. The engine
+            sets it, and `end` forgets it.
         latest: the step in flight or the last one; None before the first step.
         steps: computed steps by kind.
         prompt_tokens: tokens that steps computed and that were no decodes.
@@ -96,17 +154,13 @@ class Activity:
         self.steps = dict.fromkeys(StepKind, 0)
         self.prompt_tokens = self.decodes = self.sequences = 0
         self._started = time.perf_counter() if now is None else now
-        self._step_began: float | None = None
+        self.step_began: float | None = None
         self._columns = _TOTALS + slots
         self._numbers = [-1] * _SLICES  # the slice that each row holds, counted from time 0
         self._rows = [[0.0] * self._columns for _ in range(_SLICES)]
         self._first_token_at: list[float | None] = [None] * slots
 
     # --- written by the engine thread ------------------------------------------------------------
-
-    def begin(self, now: float) -> None:
-        """Note that the engine begins to plan a step."""
-        self._step_began = now
 
     def note_plan(self, plan: StepPlan, slots: abc.Sequence[Sequence | None]) -> None:
         """Note the composition of a step that the executor has begun."""
@@ -135,7 +189,7 @@ class Activity:
 
     def end(self, now: float) -> None:
         """Note that the engine has done all work of a step. Divide its time among the slices."""
-        began, self._step_began = self._step_began, None
+        began, self.step_began = self.step_began, None
         if began is None:
             return
         at = began if now - began < _SLICE else max(began, self._window_start(now))
@@ -160,7 +214,7 @@ class Activity:
 
         In [0, 1]. The step in flight counts with its time so far.
         """
-        began, seconds = self._step_began, self._sum(_BUSY, now)
+        began, seconds = self.step_began, self._sum(_BUSY, now)
         since = self._window_start(now)
         if began is not None:
             seconds += max(0.0, now - max(began, since))
@@ -192,3 +246,11 @@ class Activity:
         oldest = int(now // _SLICE) - _SLICES + 1
         pairs = zip(self._numbers, self._rows, strict=True)
         return sum(row[column] for number, row in pairs if number >= oldest)
+
+
+def step_allowance(plan: StepPlan, pace: Pace) -> float:
+    """Seconds that a step may take beyond the limit."""
+    decodes = sum(chunk.sample and len(chunk.tokens) == chunk.guesses + 1 for chunk in plan.chunks)
+    tokens = sum(len(chunk.tokens) for chunk in plan.chunks)
+    expected = pace.expected_seconds(decodes, tokens - decodes)
+    return _FIRST_TOKEN * tokens if expected is None else _PATIENCE * expected

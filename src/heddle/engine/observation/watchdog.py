@@ -1,8 +1,9 @@
 """Notices an engine thread that has work and makes no progress, for example in a hung device.
 
-The engine thread writes into a `Heartbeat` what it does. A `Watchdog` looks at it from a thread of
-its own. It cannot end anything: Python cannot stop a thread in a native call. It logs where the
-engine thread stands, and `Engine.health` turns, so that a supervisor can replace the process.
+The engine thread writes into a `Heartbeat` what it does (`activity.py`). A `Watchdog` looks at it
+from a thread of its own. It cannot end anything: Python cannot stop a thread in a native call. It
+logs where the engine thread stands, and `Engine.health` turns, so that a supervisor can replace the
+process.
 
 A step may take minutes, and nothing shows that it advances. So a step may take the limit and an
 allowance: ten times the time that the pace expects, or a second for each token while the pace has
@@ -16,73 +17,19 @@ import sys
 import threading
 import time
 import traceback
-from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+from heddle.engine.observation.activity import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from heddle.scheduler.pace import Pace
-    from heddle.step import StepPlan
+    from heddle.engine.observation.activity import Beat, Heartbeat
 
 _log = logging.getLogger(__name__)
 
 LONG = 3
 """An engine that is stuck for this many times the limit is not expected to go on."""
-
-_PATIENCE = 10.0
-"""A step may take this many times the expected time, beside the setting."""
-_FIRST_TOKEN = 1.0
-"""Seconds for each token of a step while the pace knows nothing."""
-
-
-class Phase(StrEnum):
-    """The phases of an engine thread."""
-
-    IDLE = "idle"
-    TURN = "waiting for the step of another model"
-    WAITING = "waiting for the disk, a mask or a caller"
-    PLANNING = "planning a step"
-    COMPUTING = "computing a step"
-    DELIVERING = "delivering tokens"
-
-
-class Beat(NamedTuple):
-    """The latest progress of the engine thread.
-
-    Attributes:
-        phase: the thread's phase.
-        step: number of the next step, or of the step in flight.
-        since: when it last made progress, in seconds of the clock.
-        allowance: seconds that this phase may take beyond the limit.
-    """
-
-    phase: Phase
-    step: int
-    since: float
-    allowance: float
-
-
-class Heartbeat:
-    """The latest beat. The engine thread writes it; any thread may read it, without a lock.
-
-    Attributes:
-        step: number of the next step, or of the step in flight.
-        now: the latest beat.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self.step = 0
-        self.now = Beat(Phase.IDLE, 0, clock(), 0.0)
-
-    def enter(self, phase: Phase, allowance: float = 0.0) -> None:
-        """Note what the thread does now. A wait, and planning after it, are no progress."""
-        last = self.now
-        waits = phase is Phase.WAITING
-        plans_again = phase is Phase.PLANNING and last.phase in (Phase.WAITING, Phase.PLANNING)
-        since = last.since if waits or plans_again else self._clock()
-        self.now = Beat(phase, self.step, since, allowance)
 
 
 class Watchdog:
@@ -158,11 +105,3 @@ class Watchdog:
             beat.step,
             stack,
         )
-
-
-def step_allowance(plan: StepPlan, pace: Pace) -> float:
-    """Seconds that a step may take beyond the limit."""
-    decodes = sum(chunk.sample and len(chunk.tokens) == chunk.guesses + 1 for chunk in plan.chunks)
-    tokens = sum(len(chunk.tokens) for chunk in plan.chunks)
-    expected = pace.expected_seconds(decodes, tokens - decodes)
-    return _FIRST_TOKEN * tokens if expected is None else _PATIENCE * expected

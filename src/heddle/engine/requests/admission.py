@@ -1,31 +1,93 @@
-"""Takes new requests into the engine, if memory is free and their client is within its limits."""
+"""Takes new requests into the engine.
+
+It takes none once its gate is closed, while little memory is free, or beyond a client's limits.
+"""
 
 from __future__ import annotations
 
 import math
+import os
 import threading
 from collections import OrderedDict
+from contextlib import contextmanager
 from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from heddle.errors import ClientLimitError, OutOfMemoryError
+from heddle.errors import ClientLimitError, EngineClosedError, OutOfMemoryError
 from heddle.process_memory import memory_limits
 from heddle.sizes import counted, gigabytes
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Hashable, Iterator
     from collections.abc import Sequence as Many
 
     from heddle.config import EngineConfig
-    from heddle.engine.gate import Gate
+    from heddle.engine.health import Poison
     from heddle.engine.requests.patience import Patience
     from heddle.engine.requests.request import Request
     from heddle.engine.streaming.delivery import Delivery
     from heddle.engine.wakeup import Wakeup
+    from heddle.errors import HeddleError
     from heddle.scheduler.scheduler import Scheduler
     from heddle.scheduler.sequence import Sequence
     from heddle.scheduler.speculation import Speculator
+
+
+class Gate:
+    """The lock of an engine. It guards everything that callers and the engine thread share.
+
+    The methods that change the gate need the lock. Reading an attribute does not.
+
+    Attributes:
+        lock: the lock.
+        refusal: why the engine accepts no more requests; None: it accepts them.
+        poison: the failure that ended the engine, or None.
+        drain: whether a closed engine finishes its requests.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.refusal: HeddleError | None = None
+        self.poison: Poison | None = None
+        self.drain = False
+        self._pid = os.getpid()
+
+    @property
+    def closed(self) -> bool:
+        """Whether the engine accepts no more requests."""
+        return self.refusal is not None
+
+    @property
+    def forked(self) -> bool:
+        """Whether this process is a fork of the engine's process.
+
+        A fork has no engine thread, and its copy of the lock may be locked for ever.
+        """
+        return self._pid != os.getpid()
+
+    @contextmanager
+    def accepting(self) -> Iterator[None]:
+        """Hold the lock. If the engine accepts no more requests, raise the reason instead."""
+        if self._pid != os.getpid():  # first: the fork's copy of the lock may be locked
+            raise EngineClosedError(
+                "this process is a fork, and a fork has no engine thread. Load an engine in each"
+                " process, or spawn processes"
+            )
+        with self.lock:
+            if self.refusal is not None:
+                raise type(self.refusal)(self.refusal.message)
+            yield
+
+    def close(self, *, drain: bool) -> None:
+        """Accept no more requests. A close without `drain` ends a close with it, not vice versa."""
+        self.drain = drain and (self.refusal is None or self.drain)
+        self.refuse(EngineClosedError("the engine is closed"))
+
+    def refuse(self, error: HeddleError) -> None:
+        """Accept no more requests, because of `error` unless there is an earlier reason."""
+        if self.refusal is None:
+            self.refusal = error
 
 
 class Admission:

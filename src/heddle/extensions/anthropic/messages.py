@@ -61,10 +61,13 @@ def routes(service: Service, dispatcher: Dispatcher) -> APIRouter:
     """The routes of one service."""
     router = APIRouter()
 
-    @router.post("/v1/messages", openapi_extra=takes(MessagesRequest))
-    async def messages(request: Request) -> Response:
-        """Generate the next message of a conversation, in the shape of Anthropic's API."""
-        return await dispatcher.answer(request, MessagesRequest, from_messages)
+    dispatcher.add_route(
+        router,
+        "/v1/messages",
+        MessagesRequest,
+        from_messages,
+        "Generate the next message of a conversation, in the shape of Anthropic's API.",
+    )
 
     @router.post(
         "/v1/messages/count_tokens", response_model=TokenCount, openapi_extra=takes(CountRequest)

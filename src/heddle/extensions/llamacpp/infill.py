@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter
 from pydantic import Field
-from starlette.responses import Response  # noqa: TC002  FastAPI reads annotations of routes
 
 from heddle.errors import UnsupportedParameterError
 from heddle.extensions.llamacpp.fields import NativeFields
@@ -16,7 +15,7 @@ from heddle.server.generate.parameters import offers
 from heddle.server.generate.vendor_fields.table import decided
 from heddle.server.http.fields import FIRST_FAULT
 from heddle.server.http.record import record_of
-from heddle.server.http.schema import MAX_ITEMS, Schema, takes
+from heddle.server.http.schema import MAX_ITEMS, Schema
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,11 +52,13 @@ def routes(dispatcher: Dispatcher) -> APIRouter:
     """The routes of one application."""
     router = APIRouter()
 
-    @router.post("/infill", openapi_extra=takes(InfillRequest))
-    async def infill(request: Request) -> Response:
-        """Generate the text between a prefix and a suffix."""
-        return await dispatcher.answer(request, InfillRequest, from_infill)
-
+    dispatcher.add_route(
+        router,
+        "/infill",
+        InfillRequest,
+        from_infill,
+        "Generate the text between a prefix and a suffix.",
+    )
     return router
 
 

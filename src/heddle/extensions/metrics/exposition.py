@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from heddle.config import ServerConfig
     from heddle.engine import Engine
-    from heddle.engine.streaming.backlog import Backlog
+    from heddle.engine.streaming.streams import Backlog
     from heddle.extensions.metrics.table import Row, Value
     from heddle.hosting.registry import Registry
     from heddle.outputs import FinishReason, Usage

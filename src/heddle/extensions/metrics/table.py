@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from heddle.engine import Engine
     from heddle.engine.observation.telemetry import DiskStats, EngineSnapshot, PrefixCacheStats
-    from heddle.engine.streaming.backlog import Backlog
+    from heddle.engine.streaming.streams import Backlog
     from heddle.hosting.status import ModelStatus
 
 T = TypeVar("T")

@@ -9,6 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from pydantic import BaseModel
+from starlette.requests import Request  # noqa: TC002  FastAPI reads annotations of routes
+from starlette.responses import Response  # noqa: TC002
 
 from heddle.embedding import EmbeddingParams
 from heddle.engine.requests.processors import processors_of
@@ -20,12 +22,12 @@ from heddle.server.generate.json_answer import JsonAnswers
 from heddle.server.http.connection import unless_gone
 from heddle.server.http.keys import salt_of_key
 from heddle.server.http.record import record_of
+from heddle.server.http.schema import takes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from starlette.requests import Request
-    from starlette.responses import Response
+    from fastapi import APIRouter
     from starlette.types import Scope
 
     from heddle.engine import Engine
@@ -67,6 +69,20 @@ class Dispatcher:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._json_answers = JsonAnswers(service.backlog)
+
+    def add_route(
+        self, router: APIRouter, path: str, schema: type[S], translate: Translate[S], text: str
+    ) -> None:
+        """Add a route that generates: it answers bodies of `schema`; see :meth:`answer`.
+
+        `text` describes the route in /openapi.json.
+        """
+
+        async def generate(request: Request) -> Response:
+            return await self.answer(request, schema, translate)
+
+        name = path.removeprefix("/v1").strip("/").replace("/", "_")
+        router.post(path, name=name, description=text, openapi_extra=takes(schema))(generate)
 
     async def answer(
         self, http_request: Request, schema: type[S], translate: Translate[S]

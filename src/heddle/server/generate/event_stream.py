@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from starlette.responses import Response
 
-from heddle.engine.streaming.backlog import delta_bytes
+from heddle.engine.streaming.streams import delta_bytes
 from heddle.errors import HeddleError
 from heddle.outputs import FinishReason
 from heddle.server.generate.json_answer import PIECE
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
     from starlette.types import Receive, Scope, Send
 
-    from heddle.engine.streaming.backlog import Backlog
-    from heddle.engine.streaming.streams import AsyncStreams
+    from heddle.engine.streaming.streams import AsyncStreams, Backlog
     from heddle.errors import BacklogError
     from heddle.outputs import Delta, Progress, TokenLogprob, Usage
     from heddle.server.generate.writer import AnswerWriter
@@ -176,7 +175,7 @@ class EventStream(Response):
         self._part = b""
         self._failure: BacklogError | None = None
         self._record = RequestRecord()
-        backlog.watch(self)
+        backlog.holders.add(self)
 
     def cut(self, error: BacklogError) -> None:
         """End the stream with `error` as the next event.

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
     from starlette.types import Receive, Scope, Send
 
-    from heddle.engine.streaming.backlog import Backlog
-    from heddle.engine.streaming.streams import AsyncStreams
+    from heddle.engine.streaming.streams import AsyncStreams, Backlog
     from heddle.errors import BacklogError
     from heddle.outputs import Delta
     from heddle.server.generate.writer import AnswerWriter
@@ -104,7 +103,7 @@ class JsonPartsResponse(Response):
         self._failure: BacklogError | None = None
         self._parts = deque(parts if length > PIECE else [b"".join(parts)])
         if length > PIECE:
-            backlog.watch(self)
+            backlog.holders.add(self)
             backlog.check()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from heddle.config import ServerConfig
     from heddle.engine import Engine
-    from heddle.engine.streaming.backlog import Backlog
+    from heddle.engine.streaming.streams import Backlog
     from heddle.hosting.registry import Registry
     from heddle.sampling_params import SamplingParams
     from heddle.server.http.body import Bodies
@@ -129,7 +129,7 @@ class Service:
         """
         return Served(
             name or self.registry.default,
-            self.registry.engine(self.name_of(name)),
+            self.registry.engine(self.name_of(name) if name else None),
             self.config,
             self.backlog,
         )

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from starlette.types import Scope
 
     from heddle.embedding import EmbeddingParams
-    from heddle.engine.streaming.backlog import Backlog
-    from heddle.engine.streaming.streams import AsyncStreams
+    from heddle.engine.streaming.streams import AsyncStreams, Backlog
     from heddle.errors import BacklogError
     from heddle.server.generate.service import Served
 
@@ -124,7 +123,7 @@ class Gathering:
         self._backlog = backlog
         self._parts: dict[int, bytes] = {}
         self._failure: BacklogError | None = None
-        backlog.watch(self)
+        backlog.holders.add(self)
 
     def add(self, index: int, part: bytes) -> None:
         """Add the JSON of one vector.

@@ -90,6 +90,14 @@ class Budget:
         else:
             return
         check_length(size)
+        self.add(size)
+
+    def add(self, size: int) -> None:
+        """Count the size of a value that the rendering has made, and that is not too large alone.
+
+        Raises:
+            TemplateError: all values together are too large.
+        """
         self._made += size
         if self._made > _MOST_MADE:
             raise TemplateError(f"it makes more than {_MOST_MADE:,} characters")
@@ -182,9 +190,8 @@ def joined(parts: Iterable[str]) -> str:
         if length > _MOST_CHARACTERS:  # at once: the parts may have no end
             check_length(length)
         kept.append(part)
-    text = "".join(kept)
-    BUDGET.get().made(text)
-    return text
+    BUDGET.get().add(length)
+    return "".join(kept)
 
 
 # --- filters -------------------------------------------------------------------------------------

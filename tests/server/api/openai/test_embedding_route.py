@@ -12,7 +12,7 @@ import pytest
 
 from fake_executor import embedding
 from fake_model import FakeTokenizer
-from heddle.engine.streaming.backlog import Backlog
+from heddle.engine.streaming.streams import Backlog
 from heddle.errors import OverloadedError
 from heddle.server.generate.vectors import Gathering
 

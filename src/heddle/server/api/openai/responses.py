@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fastapi import APIRouter, Request
-from starlette.responses import Response  # noqa: TC002  FastAPI reads annotations of routes
+from fastapi import APIRouter
 
 from heddle.errors import InvalidRequestError
 from heddle.server.api.openai.completion_writers import AnswerOptions
@@ -18,7 +17,6 @@ from heddle.server.generate.constraints import format_grammar, grammar_of
 from heddle.server.generate.parameters import sampling_params
 from heddle.server.generate.reasoning import NO_WISH, ReasoningFields
 from heddle.server.http.encoding import encode
-from heddle.server.http.schema import takes
 
 if TYPE_CHECKING:
     from starlette.types import Scope
@@ -36,12 +34,15 @@ def routes(service: Service, dispatcher: Dispatcher) -> APIRouter:
     """The routes of one service."""
     router = APIRouter()
 
-    @router.post("/v1/responses", openapi_extra=takes(ResponsesRequest))
-    async def responses(request: Request) -> Response:
-        """Generate the next items of a conversation."""
-        return await dispatcher.answer(request, ResponsesRequest, from_responses)
-
-    add_count(router, service, "/v1/responses/input_tokens", ResponsesRequest, from_responses)
+    path = "/v1/responses"
+    dispatcher.add_route(
+        router,
+        path,
+        ResponsesRequest,
+        from_responses,
+        "Generate the next items of a conversation.",
+    )
+    add_count(router, service, f"{path}/input_tokens", ResponsesRequest, from_responses)
     return router
 
 
