@@ -10,7 +10,7 @@ import httpx
 import openai
 import pytest
 
-from heddle.server.generate.request import GenerationRequest
+from heddle.server.generate import dispatch
 from patience import PATIENCE
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ def test_choices_by_the_million_are_refused_before_any_is_made(
     def choices(*_: object) -> None:
         raise AssertionError("choices were made")
 
-    monkeypatch.setattr(GenerationRequest, "choices", choices)
+    monkeypatch.setattr(dispatch, "_choices", choices)
     for prompts, n, param, said in (
         (10_000, 128, "prompt", "1280000 choices (10,000 prompts times 128)"),
         (21, 1, "prompt", "the request has 21 prompts, but slots and queue hold 20"),
