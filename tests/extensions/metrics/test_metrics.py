@@ -128,7 +128,7 @@ class Unread:
 def test_the_metrics_of_the_backlog_are_its_cuts_and_its_bytes() -> None:
     backlog, answers = Backlog(100), [Unread(60), Unread(50)]
     for answer in answers:
-        backlog.watch(answer)
+        backlog.holders.add(answer)
     backlog.check()
     shown = {row.name: row.value(backlog) for row in BACKLOG_ROWS}
     assert shown == {"heddle_backlog_cut": 1, "heddle_backlog_bytes": 50}
