@@ -74,6 +74,9 @@ class Extension:
         readers: functions that take the server's settings and return a
             :data:`heddle.server.http.edge.Reader` of the records of requests, or None.
         commands: functions or Typer groups, by the name of the command.
+        advice: a function that takes the :class:`heddle.config.HubConfig` of a command for which
+            nobody named a model, and returns a sentence that names a better one than the default,
+            or an empty text; empty: none.
         drafters: functions that take a sequence and return a
             :class:`heddle.scheduler.guessing.Drafter`, or None, by the name of the drafter.
         logits_processors: functions that take the options of a request and the model's
@@ -103,6 +106,7 @@ class Extension:
     collectors: Sequence[str] = ()
     readers: Sequence[str] = ()
     commands: Mapping[str, str] = field(default_factory=dict)
+    advice: str = ""
     drafters: Mapping[str, str] = field(default_factory=dict)
     logits_processors: Mapping[str, str] = field(default_factory=dict)
     grammars: Mapping[str, str] = field(default_factory=dict)

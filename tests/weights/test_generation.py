@@ -12,8 +12,6 @@ import pytest
 from gguf_writer import write_gguf
 from heddle import EngineConfig, SamplingParams
 from heddle.errors import ModelFileError
-from heddle.extensions.ollama.fetching import facts_of
-from heddle.hosting.registry import Registry
 from heddle.loading.load import load_model
 from heddle.sampling_params import Stage
 from heddle.weights.catalog import ALIASES, Part, Recipe
@@ -151,10 +149,6 @@ def test_a_model_of_the_catalogue_has_the_parameters_of_its_row(
     plain = EngineConfig(generation_config="none", **ONE_THREAD)
     with closing(load_model("tiny", plain)) as model:
         assert model.sampling_defaults == {}
-    with Registry() as registry:
-        facts = facts_of(registry, registry.add("tiny"))
-    assert facts is not None
-    assert facts.sampling == row.sampling
     own = describe(gguf(tmp_path, temp=0.6), sampling=row.sampling).sampling
     assert own == {"temperature": 0.6, "top_p": 0.9}  # a value of the file goes before
 

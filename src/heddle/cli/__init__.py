@@ -76,11 +76,9 @@ def _add_commands() -> None:
     from heddle.cli.inspect import inspect
     from heddle.cli.pull import pull
     from heddle.cli.serve import serve
-    from heddle.cli.suggest import suggest
 
     for command in (serve, chat, pull, inspect):
         app.command(cls=Command, epilog=VARIABLES)(command)
-    app.command(cls=Command)(suggest)
     app.command("list", cls=Command, epilog=VARIABLES)(list_models)
     app.command("rm", cls=Command, epilog=VARIABLES)(remove)
     for extension in extensions().values():

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
 from heddle.cli import newcomer, run
-from heddle.cli.machine import Machine, this_machine
 from heddle.config import DEFAULT_MODEL, HubConfig
 from heddle.doors import architectures
+from heddle.extensions.suggest import command
+from heddle.extensions.suggest.machine import Machine, this_machine
+from heddle.extensions.suggest.suggestions import SUGGESTIONS, best_for, rows
 from heddle.weights.catalog import ALIASES
 from heddle.weights.hub.names import parse
-from heddle.weights.suggestions import SUGGESTIONS, best_for, rows
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 GB = 10**9
 
 
@@ -59,8 +59,7 @@ def test_the_readme_has_the_table() -> None:
 def test_suggest_shows_the_table(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = sys.modules["heddle.cli.suggest"]  # its name in `heddle.cli` is the command's
-    monkeypatch.setattr(module, "this_machine", lambda: Machine(6 * GB, 17.4 * GB))
+    monkeypatch.setattr(command, "this_machine", lambda: Machine(6 * GB, 17.4 * GB))
     assert run(["suggest"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == len(SUGGESTIONS) + 5
@@ -75,10 +74,9 @@ def test_suggest_shows_the_table(
 def test_suggest_says_when_other_programs_disturb_the_measurement(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = sys.modules["heddle.cli.suggest"]
     for share in (0.05, 0.6):
         machine = Machine(6 * GB, 9 * GB, share)
-        monkeypatch.setattr(module, "this_machine", lambda machine=machine: machine)
+        monkeypatch.setattr(command, "this_machine", lambda machine=machine: machine)
         assert run(["suggest"]) == 0
         said = "Other programs took 60% of the machine" in capsys.readouterr().out
         assert said == (share > 0.1)
@@ -87,7 +85,7 @@ def test_suggest_says_when_other_programs_disturb_the_measurement(
 def test_without_a_model_one_line_says_which_and_what_is_better(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(newcomer, "this_machine", lambda: Machine(6 * GB, 17 * GB))
+    monkeypatch.setattr(command, "this_machine", lambda: Machine(6 * GB, 17 * GB))
     assert newcomer.chosen("org/name", HubConfig()) == "org/name"
     assert capsys.readouterr() == ("", "")
     assert newcomer.chosen(None, HubConfig()) == DEFAULT_MODEL
@@ -96,7 +94,7 @@ def test_without_a_model_one_line_says_which_and_what_is_better(
         " (6 GB free, reads 17 GB/s): heddle serve Qwen/Qwen3-4B-GGUF:Q4_K_M (2.5 GB to download,"
         " at most 6.8 tokens/s). More: heddle suggest.\n"
     )
-    monkeypatch.setattr(newcomer, "this_machine", lambda: Machine(0, 17 * GB))
+    monkeypatch.setattr(command, "this_machine", lambda: Machine(0, 17 * GB))
     newcomer.chosen(None, HubConfig())
     assert capsys.readouterr().err.endswith("poor answers.\n")
 

@@ -1,6 +1,10 @@
 """`heddle suggest`: models by their memory use, and the best model for this machine."""
 
-from heddle.cli.machine import this_machine
+from heddle.cli.text_table import text_table
+from heddle.config import DEFAULT_MODEL, HubConfig
+from heddle.extensions.suggest.machine import this_machine
+from heddle.extensions.suggest.suggestions import SUGGESTIONS, best_for, rows
+from heddle.hub_place import hub_place
 
 _DISTURBED = 0.1
 """Share of the machine in other programs from which the rate is called an estimate."""
@@ -8,9 +12,6 @@ _DISTURBED = 0.1
 
 def suggest() -> None:
     """Show recommended models by their memory use, with their speed on this machine."""
-    from heddle.cli.text_table import text_table
-    from heddle.weights.suggestions import SUGGESTIONS, best_for, rows
-
     machine = this_machine()
     best = best_for(machine.available, machine.rate)
     head = ("memory", "model", "download", "tokens/s", "for")
@@ -29,4 +30,16 @@ def suggest() -> None:
     print(
         f"\nFor this machine ({machine}): heddle serve {best.name}"
         f" (at most {best.speed(machine.rate)} tokens/s)"
+    )
+
+
+def advice(hub: HubConfig) -> str:
+    """A sentence that names a better model for this machine than the default; empty without one."""
+    machine = this_machine()
+    best = best_for(machine.available, machine.rate, offline=hub_place(hub).offline)
+    if best.name == DEFAULT_MODEL:
+        return ""
+    return (
+        f"Better on this machine ({machine}): heddle serve {best.name} ({best.file:g} GB to"
+        f" download, at most {best.speed(machine.rate)} tokens/s). More: heddle suggest."
     )
