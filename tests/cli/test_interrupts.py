@@ -55,7 +55,7 @@ def test_amid_the_imports(tmp_path: Path) -> None:
 
 def test_amid_the_command(tmp_path: Path) -> None:
     command = "heddle.cli.app = lambda *_, **__: os.kill(os.getpid(), 2); "
-    done = run(tmp_path, f"import os, heddle.cli; heddle.cli.extensions = dict; {command}{RUNS}")
+    done = run(tmp_path, f"import os, heddle.cli; heddle.cli._add_commands = bool; {command}{RUNS}")
     assert (done.returncode, done.stderr) == (INTERRUPTED, "")
 
 
