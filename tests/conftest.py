@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 from functools import cache
-from typing import TYPE_CHECKING
+from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-if TYPE_CHECKING:
-    from pathlib import Path
+TESTS = Path(__file__).parent
+IS_CORE_ALONE = find_spec("heddle.extensions") is None
+"""The tests run on a copy of the package without extensions; see test_core_alone.py."""
 
 
 # However slow the machine is, that is no fault of what is tested.
@@ -19,6 +22,28 @@ settings.register_profile(
     "gate", settings.get_profile("heddle"), derandomize=True, database=None, print_blob=True
 )
 settings.load_profile("heddle")
+
+
+QUICK = ("cache", "disk", "engine", "hosting", "loading", "models", "sampling", "scheduler")
+QUICK += ("server/generate", "text", "weights")
+"""Rooms of the core whose tests compute little."""
+
+
+def _is_quick(item: pytest.Item) -> bool:
+    """Whether a test is of such a room, needs no model, and tries no random examples."""
+    room = item.path.relative_to(TESTS).as_posix()
+    return (
+        room.startswith(tuple(f"{one}/" for one in QUICK))
+        and not any(map(item.get_closest_marker, ("model", "large", "torch", "node")))
+        and not getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
+    )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the first case of each quick test function `quick`."""
+    first = {item.nodeid.partition("[")[0]: item for item in reversed(items) if _is_quick(item)}
+    for item in first.values():
+        item.add_marker(pytest.mark.quick)
 
 
 @cache
@@ -34,6 +59,40 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     devices = (one for one in parameters if isinstance(one, str))
     if _needs_torch(item.path) or any(one.split(",")[0] == "torch" for one in devices):
         item.add_marker(pytest.mark.torch)
+
+
+@cache
+def _needs_extension(path: Path) -> bool:
+    """Whether a file of tests imports an extension, itself or through other files of tests."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [node.module or ""]
+            names += [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        if any(name.startswith("heddle.extensions") for name in names):
+            return True
+        if any(_needs_extension(file) for name in names for file in _files(path, name)):
+            return True
+    return False
+
+
+def _files(importer: Path, name: str) -> list[Path]:
+    """The file of tests that a module's name means to `importer`; none if it is no such file."""
+    folders = [importer.parent, TESTS, TESTS / "executors", TESTS / "models"]
+    files = [folder / f"{name.replace('.', '/')}.py" for folder in folders]
+    return [file for file in files if file.is_file() and file != importer][:1]
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Leave out what compares the core with an extension, where there is none."""
+    if not IS_CORE_ALONE:
+        return None
+    if collection_path == TESTS / "extensions":
+        return True
+    return (collection_path.suffix == ".py" and _needs_extension(collection_path)) or None
 
 
 @pytest.fixture(scope="session")

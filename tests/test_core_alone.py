@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+TESTS = Path(__file__).parent
 PLAIN = (
     "import sys; sys.meta_path[:] = [one for one in sys.meta_path"
     " if getattr(one, '__module__', '').startswith('_frozen_importlib')];"
@@ -116,6 +117,23 @@ def test_a_family_that_no_extension_brings_is_refused_with_the_known_ones(
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "model_type 'lfm2' is not supported; supported: gemma2, gemma3_text" in done.stderr
+
+
+ROOMS = "cache disk engine hosting loading sampling scheduler text/chat text/parsing text/tokenizer"
+
+
+def test_its_quick_tests_pass(environment: dict[str, str]) -> None:
+    """Those of the rooms whose tests need no other vendor's fields and grammars."""
+    rooms = [str(TESTS / room) for room in ROOMS.split()]
+    options = ["-q", "-p", "no:cacheprovider", "-m", "quick and not extensions", *rooms]
+    code = f"{PLAIN} import pytest; sys.exit(pytest.main(sys.argv[1:]))"
+    command = [sys.executable, "-c", code, *options]
+    done = subprocess.run(
+        command, env=environment, cwd=TESTS.parent, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    passed = int(done.stdout.rpartition(" passed")[0].rpartition("\n")[2].split()[-1])
+    assert passed > 400
 
 
 @pytest.mark.model

@@ -548,6 +548,7 @@ def test_streams_continue_beside_a_driven_sequence(engine: Engine) -> None:
 # --- refusals and failures -----------------------------------------------------------------------
 
 
+@pytest.mark.extensions
 def test_parameters_without_meaning_for_a_driven_sequence_are_refused(engine: Engine) -> None:
     for wrong in (
         params(max_tokens=5),

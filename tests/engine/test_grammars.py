@@ -24,6 +24,7 @@ def params(seed=1, **fields):
     return SamplingParams(seed=seed, **fields)
 
 
+@pytest.mark.extensions
 def test_a_grammar_holds_in_a_batch_and_after_preemption(start) -> None:
     """Outputs match the grammar and equal those of a request that runs alone."""
     chosen = [params(seed, grammar=Grammar.regex("([a-z]{3}-){30}")) for seed in range(6)]
@@ -44,6 +45,7 @@ def test_a_grammar_holds_in_a_batch_and_after_preemption(start) -> None:
             assert output.finish is FinishReason.STOP
 
 
+@pytest.mark.extensions
 def test_a_slot_drops_the_grammar_of_its_previous_request(start) -> None:
     engine = start(slots=1)
     assert engine.complete("hello", params(grammar=Grammar.choice(["tea"]))).text == "tea"
@@ -52,6 +54,7 @@ def test_a_slot_drops_the_grammar_of_its_previous_request(start) -> None:
     assert [token.token for token in free.tokens] == expected
 
 
+@pytest.mark.extensions
 def test_prepare_compiles_a_grammar_before_its_request(engine: Engine) -> None:
     known = engine.model.tokenizer.known_grammar
     tea = Grammar.choice(["tea"])
@@ -68,6 +71,7 @@ def test_a_grammar_that_compiles_for_minutes_is_refused(engine: Engine) -> None:
         engine.prepare_grammar(Grammar.regex("("))
 
 
+@pytest.mark.extensions
 def test_a_closed_engine_refuses_to_try_a_grammar(engine: Engine) -> None:
     engine.close()
     with pytest.raises(EngineClosedError):

@@ -66,6 +66,7 @@ def test_all_parts_of_a_file_count_in_their_order(
     assert pages_fingerprint(model_at(paths[1])) == prints[0]
 
 
+@pytest.mark.extensions
 def test_answers_have_other_fingerprints_with_other_settings(file: Path) -> None:
     plain, config = model_at(file), EngineConfig()
     engines = [
@@ -83,6 +84,7 @@ def test_answers_have_other_fingerprints_with_other_settings(file: Path) -> None
     assert len(set(prints)) == len(engines)
 
 
+@pytest.mark.extensions
 def test_settings_that_change_no_answer_do_not_count(file: Path) -> None:
     one = answers_fingerprint(model_at(file), EngineConfig())
     other = EngineConfig(slots=3, threads=2, batch_tokens=64, speculation="off", queue=1)
