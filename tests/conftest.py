@@ -24,8 +24,10 @@ settings.register_profile(
 settings.load_profile("heddle")
 
 
-QUICK = ("cache", "disk", "engine", "hosting", "loading", "models", "sampling", "scheduler")
-QUICK += ("server/generate", "text", "weights")
+QUICK = (
+    *("cache", "disk", "engine", "hosting", "loading", "models", "sampling", "scheduler"),
+    *("server/generate", "text", "weights"),
+)
 """Rooms of the core whose tests compute little."""
 
 
