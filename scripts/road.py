@@ -2,16 +2,18 @@
 
     python scripts/road.py [--list]
 
-Starts the tests' talking engine behind a live server, posts one chat twice, and records the second
-one with profile hooks in every thread. It prints files and functions of three parts:
+Starts the tests' talking engine behind a live server, posts one chat four times, and records the
+last three with profile hooks in every thread. It prints files and functions of three parts:
 
 - in: from the first byte of the request to the queue of the scheduler;
 - step: a step in the middle of the answer, from one plan to the next, with what it delivers;
 - out: from the result of a step to the bytes of its events.
 
 Steps last some milliseconds, as those of a model do, so the event loop sends the deltas of a step
-before the next one ends. Of several steps, the one with the most functions counts. The numbers
-differ by a few from run to run: guesses are made where they pay. Needs the test extra.
+before the next one ends. Of the steps of a chat, the one with the most functions counts. Of the
+three chats, the one with the fewest functions in a part counts: what a server does once or twice a
+second (it measures memory, it looks for slow requests) is no part of a chat. `--list` also names
+the functions of each part, and of all of the last chat. Needs the test extra.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 SOURCE = f"{Path(heddle.__file__).parent}/"
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant: "
 _UNNAMED = ("<genexpr>", "<lambda>", "comp>")
+_CHATS = 3
 _SETTLE = 0.1  # seconds until a server has no more to do
 _STEP = 0.01  # seconds of a step
 
@@ -67,9 +70,20 @@ class Recorder:
             thread = threading.current_thread().name
             self.calls.append(Call(thread, code.co_filename.removeprefix(SOURCE), name))
 
+    def record(self, address: tuple[str, int]) -> list[Call]:
+        """The calls of one chat."""
+        time.sleep(_SETTLE)
+        self.calls = []
+        self.is_on = True
+        answer = post(address)
+        time.sleep(_SETTLE)
+        self.is_on = False
+        assert b"data: [DONE]" in answer, answer[:300]
+        return self.calls
 
-def record_chat() -> list[Call]:
-    """The calls of one streamed chat, in all threads, in order."""
+
+def record_chats() -> list[list[Call]]:
+    """The calls of each of three equal streamed chats, in all threads, in order."""
     recorder = Recorder()
     threading.setprofile(recorder)
     sys.setprofile(recorder)
@@ -84,16 +98,10 @@ def record_chat() -> list[Call]:
 
             executor.collect = collect_later  # type: ignore[method-assign]
             post(live.address)
-            time.sleep(_SETTLE)
-            recorder.is_on = True
-            answer = post(live.address)
-            time.sleep(_SETTLE)
-            recorder.is_on = False
+            return [recorder.record(live.address) for _ in range(_CHATS)]
     finally:
         threading.setprofile(None)
         sys.setprofile(None)
-    assert b"data: [DONE]" in answer, answer[:300]
-    return recorder.calls
 
 
 def post(address: tuple[str, int]) -> bytes:
@@ -141,19 +149,22 @@ def distinct(part: list[Call]) -> int:
     return len({(call.file, call.function) for call in part})
 
 
-def report(parts: dict[str, list[Call]], *, listed: bool) -> dict[str, Any]:
+def report(chats: list[list[Call]], *, listed: bool) -> dict[str, Any]:
     """Files, functions and calls of each part; `listed` also names the functions of each file."""
-    found: dict[str, Any] = {}
-    for name, part in parts.items():
-        files = dict.fromkeys(call.file for call in part)
-        found[name] = {"files": len(files), "functions": distinct(part), "calls": len(part)}
-        if listed:
-            found[name]["names"] = {
-                file: [*dict.fromkeys(call.function for call in part if call.file == file)]
-                for file in files
-            }
-    return found
+    parts = [parts_of(chat) for chat in chats]
+    found = {
+        name: _counts(min((part[name] for part in parts), key=distinct), listed=listed)
+        for name in parts[0]
+    }
+    return found | ({"chat": _counts(chats[-1], listed=True)} if listed else {})
+
+
+def _counts(part: list[Call], *, listed: bool) -> dict[str, Any]:
+    files = dict.fromkeys(call.file for call in part)
+    found = {"files": len(files), "functions": distinct(part), "calls": len(part)}
+    names = {file: [*dict.fromkeys(c.function for c in part if c.file == file)] for file in files}
+    return found | ({"names": names} if listed else {})
 
 
 if __name__ == "__main__":
-    print(json.dumps(report(parts_of(record_chat()), listed="--list" in sys.argv), indent=1))
+    print(json.dumps(report(record_chats(), listed="--list" in sys.argv), indent=1))
