@@ -81,7 +81,7 @@ MAY_IMPORT = {
 }
 
 EXTENSIONS_MAY_IMPORT = {
-    "llamacpp": {"metrics"},
+    "llamacpp": {"admin", "metrics"},
     "quantise": {"reference"},
     "torch": {"processes", "quantise"},
     "hybrids": {"deepseek"},

@@ -91,8 +91,6 @@ class ServerConfig(Extended):
         "form of lines in the log: text, or json = one object a line",
         choices=("text", "json"),
     )
-    metrics_route: bool = setting(True, "logging", "answer GET /metrics; off = 501")
-    slots_route: bool = setting(True, "logging", "answer GET /slots; off = 501")
 
     api_key: tuple[str, ...] = setting(
         (),

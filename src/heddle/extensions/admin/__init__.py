@@ -2,4 +2,7 @@
 
 from heddle.doors import Extension
 
-EXTENSION = Extension(apis=("heddle.extensions.admin.api:API",))
+EXTENSION = Extension(
+    settings=("heddle.extensions.admin.settings:AdminSettings",),
+    apis=("heddle.extensions.admin.api:API",),
+)

@@ -9,6 +9,7 @@ from fastapi import APIRouter
 from starlette.responses import Response  # noqa: TC002  FastAPI reads annotations of routes
 
 from heddle.errors import NoSlotError, UnsupportedRouteError
+from heddle.extensions.admin.settings import AdminSettings
 from heddle.server.http.encoding import json_response
 from heddle.server.http.fields import is_on
 
@@ -27,7 +28,7 @@ def routes(service: Service) -> APIRouter:
 
         With `fail_on_no_slot` this is a 503 if no slot is free, as in llama.cpp.
         """
-        if not service.config.slots_route:
+        if not service.config.of(AdminSettings).slots_route:
             raise UnsupportedRouteError(
                 "GET /slots is off on this server; start it without --no-slots-route"
             )

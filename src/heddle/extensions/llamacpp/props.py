@@ -13,7 +13,9 @@ from pydantic import RootModel
 from starlette.responses import Response  # noqa: TC002  FastAPI reads annotations of routes
 
 from heddle.errors import ModelUnloadedError
+from heddle.extensions.admin.settings import AdminSettings
 from heddle.extensions.llamacpp.generation_settings import generation_settings
+from heddle.extensions.metrics.settings import MetricsSettings
 from heddle.server.generate.service import Served
 from heddle.server.http.encoding import json_response
 from heddle.server.http.fields import is_on, only
@@ -91,7 +93,7 @@ def _props(served: Served) -> Json:
         "bos_token": "" if tokenizer.bos_id is None else text(tokenizer.bos_id),
         "eos_token": "" if tokenizer.eos_id is None else text(tokenizer.eos_id),
         "build_info": f"heddle {version('heddle')}",
-        "endpoint_slots": served.config.slots_route,
+        "endpoint_slots": served.config.of(AdminSettings).slots_route,
         "endpoint_props": False,
-        "endpoint_metrics": served.config.metrics_route,
+        "endpoint_metrics": served.config.of(MetricsSettings).metrics_route,
     }

@@ -2,4 +2,7 @@
 
 from heddle.doors import Extension
 
-EXTENSION = Extension(apis=("heddle.extensions.metrics.api:API",))
+EXTENSION = Extension(
+    settings=("heddle.extensions.metrics.settings:MetricsSettings",),
+    apis=("heddle.extensions.metrics.api:API",),
+)

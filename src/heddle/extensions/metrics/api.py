@@ -11,6 +11,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from heddle.errors import UnsupportedRouteError
 from heddle.extensions.metrics.exposition import Metrics
+from heddle.extensions.metrics.settings import MetricsSettings
 from heddle.server.generate.api import Api
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def _routes(service: Service, _dispatcher: Dispatcher) -> list[APIRouter]:
     @router.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
         """Export metrics in Prometheus' text format."""
-        if not service.config.metrics_route:
+        if not service.config.of(MetricsSettings).metrics_route:
             raise UnsupportedRouteError(
                 "GET /metrics is off on this server; start it without --no-metrics-route"
             )
