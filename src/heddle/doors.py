@@ -87,8 +87,8 @@ class Extension:
             tokens, by the kind of :class:`heddle.grammars.Grammar` that they read.
         constraints: fields of requests that hold a grammar; each reference names a sequence of
             :class:`heddle.server.generate.constraint_field.ConstraintField`.
-        followers: functions that take a loaded model and its settings and return a
-            :class:`heddle.engine.drafters.Follower`, or None.
+        batch_drafters: functions that take a loaded model and its settings and return a
+            :class:`heddle.engine.drafters.BatchDrafter`, or None.
         shares: functions that take a checkpoint, its
             :class:`heddle.text.tokenizer.tokenizer.Tokenizer` and the settings, and return the
             settings with which the device loads the model: with less `kv_cache`, for one, if the
@@ -111,7 +111,7 @@ class Extension:
     logits_processors: Mapping[str, str] = field(default_factory=dict)
     grammars: Mapping[str, str] = field(default_factory=dict)
     constraints: Sequence[str] = ()
-    followers: Sequence[str] = ()
+    batch_drafters: Sequence[str] = ()
     shares: Sequence[str] = ()
     engrams: str = ""
 

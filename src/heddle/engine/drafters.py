@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from heddle.step import StepPlan, StepResult
 
 
-class Follower(Protocol):
+class BatchDrafter(Protocol):
     """Computes guesses for the sequences of an engine. Only the engine thread uses it.
 
     A failure ends its guesses, and nothing else.
@@ -30,7 +30,7 @@ class Follower(Protocol):
         ...
 
     def drafter(self, sequence: Sequence) -> Drafter | None:
-        """A drafter for a sequence; None if the follower has failed or cannot hold it."""
+        """A drafter for a sequence; None after a failure, and for a sequence that is too long."""
         ...
 
     def ask(self, plan: StepPlan, slots: Many[Sequence | None], speculator: Speculator) -> StepPlan:
@@ -50,28 +50,28 @@ class Follower(Protocol):
         ...
 
 
-def drafters(follower: Follower | None) -> Mapping[str, Callable[[Sequence], Drafter | None]]:
+def drafters(batch: BatchDrafter | None) -> Mapping[str, Callable[[Sequence], Drafter | None]]:
     """Functions that make a drafter for a sequence; None: the sequence can have no such drafter."""
     from heddle.drafting.lookup import LookupDrafter  # it loads the native module
 
     made: dict[str, Callable[[Sequence], Drafter | None]] = {"lookup": lambda _: LookupDrafter()}
     for extension in extensions().values():
         made |= {name: refer(reference) for name, reference in extension.drafters.items()}
-    if follower is not None:
-        made[follower.name] = follower.drafter
+    if batch is not None:
+        made[batch.name] = batch.drafter
     return made
 
 
-def follower_of(model: LoadedModel, config: EngineConfig) -> Follower | None:
-    """The follower that computes guesses for a model, ready to guess; None if there is none.
+def batch_drafter_of(model: LoadedModel, config: EngineConfig) -> BatchDrafter | None:
+    """The batch drafter of a model, ready to guess; None if it has none.
 
     Raises:
         ConfigError: a setting does not fit the model.
         HeddleError: what computes the guesses cannot be loaded.
     """
-    references = [one for extension in extensions().values() for one in extension.followers]
+    references = [one for extension in extensions().values() for one in extension.batch_drafters]
     for reference in references:
-        follower: Follower | None = refer(reference)(model, config)
-        if follower is not None:
-            return follower
+        batch: BatchDrafter | None = refer(reference)(model, config)
+        if batch is not None:
+            return batch
     return None

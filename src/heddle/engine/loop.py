@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from heddle.cache.cache import Cache
 from heddle.disk.tier import PATIENCE
 from heddle.engine.disk import open_disk_tier
-from heddle.engine.drafters import drafters, follower_of
+from heddle.engine.drafters import batch_drafter_of, drafters
 from heddle.engine.health import Poison, poison_of
 from heddle.engine.observation import step_log
 from heddle.engine.observation.activity import Activity, Heartbeat, Phase, step_allowance
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from heddle.config import EngineConfig
-    from heddle.engine.drafters import Follower
+    from heddle.engine.drafters import BatchDrafter
     from heddle.engine.turns import Turn, Turns
     from heddle.loading.loaded_model import LoadedModel
     from heddle.scheduler.sequence import Sequence
@@ -81,9 +81,9 @@ class EngineLoop:
             disk=open_disk_tier(model, config, self.wakeup.notify),
         )
         self._pace = Pace(config.max_gap_ms / 1e3 or None, prefer_decode=config.prefer_decode)
-        self._follower = follower_of(model, config)
+        self._batch_drafter = batch_drafter_of(model, config)
         self.speculator = Speculator(
-            drafters(self._follower),
+            drafters(self._batch_drafter),
             self._pace,
             Speculation.MOST,
             default=config.speculation == "auto",
@@ -167,8 +167,8 @@ class EngineLoop:
             except Exception:
                 _log.exception("the prefix cache was not closed properly")
         self.model.close()
-        if self._follower is not None:
-            self._follower.close()
+        if self._batch_drafter is not None:
+            self._batch_drafter.close()
 
     def _release_all(self) -> None:
         with self.gate.lock:
@@ -204,8 +204,8 @@ class EngineLoop:
         """
         if self._device_problem is not None and self._ahead is None:
             raise self._fail(self._running, Poison(f"the device failed: {self._device_problem}"))
-        if self._follower is not None and any(self.scheduler.slots):
-            self._advance(self._follower)
+        if self._batch_drafter is not None and any(self.scheduler.slots):
+            self._advance(self._batch_drafter)
         self.heartbeat.enter(Phase.PLANNING)
         with self.gate.lock:
             if self.cancels.ids:
@@ -250,12 +250,12 @@ class EngineLoop:
             self._take_turn(self.turn)
         return self.gate.refusal is None or (self.gate.drain and self.scheduler.busy)
 
-    def _advance(self, follower: Follower) -> None:
+    def _advance(self, batch: BatchDrafter) -> None:
         """Let the draft model or the prediction head guess, in this thread, without the lock."""
         if self.turn is not None:
             self.turn.take()
         self.heartbeat.enter(Phase.COMPUTING)
-        follower.advance(self.scheduler.slots, self.speculator)
+        batch.advance(self.scheduler.slots, self.speculator)
         self._give_turn()
 
     def _wait(self, phase: Phase, timeout: float | None = None) -> None:
@@ -335,8 +335,8 @@ class EngineLoop:
         allowance = step_allowance(plan, self._pace)
         self.heartbeat.enter(Phase.COMPUTING, allowance)
         try:
-            if self._follower is not None:
-                plan = self._follower.ask(plan, self.scheduler.slots, self.speculator)
+            if self._batch_drafter is not None:
+                plan = self._batch_drafter.ask(plan, self.scheduler.slots, self.speculator)
             if not goes_on:
                 self.model.executor.submit(plan)
             self._ahead = None
@@ -358,8 +358,8 @@ class EngineLoop:
         except Exception as cause:
             self._deliver()  # in case `submit` failed, before the delivery above
             raise self._fail_step(plan, cause) from cause
-        if self._follower is not None:
-            self._follower.note(result)
+        if self._batch_drafter is not None:
+            self._batch_drafter.note(result)
         return result
 
     def _work_beside(self, plan: StepPlan) -> None:
@@ -368,7 +368,7 @@ class EngineLoop:
         if step_log.LOG.isEnabledFor(logging.DEBUG):
             step_log.log_prompts(plan, slots, self.delivery.requests)
         self.activity.note_plan(plan, slots)
-        if self.model.executor.runs_ahead and self._follower is None:
+        if self.model.executor.runs_ahead and self._batch_drafter is None:
             self._run_ahead()
         self._deliver()
         if time.perf_counter() >= self.slowness.next_look:

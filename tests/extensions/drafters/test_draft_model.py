@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fake_executor import SHAPE, FakeExecutor, next_token
-from heddle.extensions.drafters.follower import Mirror, binding_of
+from heddle.extensions.drafters.executor_drafter import Mirror, binding_of
 from heddle.extensions.drafters.model import DraftModel
 from heddle.sampling_params import SamplingParams
 from heddle.scheduler.sequence import Sequence
@@ -21,7 +21,7 @@ class Asks:
     """Stands in for a speculator: always asks for `length` guesses.
 
     Attributes:
-        seconds: what the follower said that its steps take, one for each question.
+        seconds: what the batch drafter said that its steps take, one for each question.
     """
 
     def __init__(self, length: int) -> None:

@@ -12,7 +12,7 @@ from configs import configured
 from fake_executor import VOCABULARY, FakeExecutor, solo_output
 from fake_model import fake_model
 from heddle.drafting.lookup import LookupDrafter
-from heddle.engine.drafters import follower_of
+from heddle.engine.drafters import batch_drafter_of
 from heddle.engine.health import HealthState
 from heddle.engine.streaming.blocking import Collector
 from heddle.errors import ConfigError, InvalidRequestError
@@ -170,7 +170,7 @@ def small(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Fo
     windows = (WindowMemory(40, 64, reach=20),) if request.param else ()
     executor = Forgetful(windows=windows, may_go_back=True)
     made = lambda model, config: DraftModel(executor, config.slots)  # noqa: E731
-    monkeypatch.setattr("heddle.engine.loop.follower_of", made)
+    monkeypatch.setattr("heddle.engine.loop.batch_drafter_of", made)
     return executor
 
 
@@ -241,13 +241,13 @@ def test_a_draft_model_with_another_vocabulary_is_refused_or_left_out(
     model, config = fake_model(FakeExecutor()), configured(draft="small")
     differs = True
     with pytest.raises(ConfigError, match="small does not fit fake, which has another vocabulary"):
-        follower_of(model, config)
+        batch_drafter_of(model, config)
     with caplog.at_level("INFO", "heddle"):
-        assert follower_of(model, configured(config, draft_required=False)) is None
+        assert batch_drafter_of(model, configured(config, draft_required=False)) is None
     assert "fake runs without the draft model small" in caplog.text
     assert all(executor.closed for executor in executors)
     differs = False
-    assert follower_of(model, configured(config, draft_required=False)) is not None
+    assert batch_drafter_of(model, configured(config, draft_required=False)) is not None
 
 
 def test_the_head_is_not_loaded_beside_a_draft_model() -> None:
@@ -262,7 +262,7 @@ def test_model_and_draft_model_share_one_kv_cache(tmp_path: Path) -> None:
     paths = [str(one.write_folder(tmp_path / one.name)) for one in (large, small)]
     config = configured(slots=4, threads=1, kv_cache=200_000, draft=paths[1])
     model = load_model(paths[0], config)
-    draft = follower_of(model, config)
+    draft = batch_drafter_of(model, config)
     assert isinstance(draft, DraftModel)
     memories = [model.executor.memory, draft._executor.memory]
     assert sum(memory.bytes for memory in memories) <= config.kv_cache

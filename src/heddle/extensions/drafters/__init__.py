@@ -4,9 +4,9 @@ from heddle.doors import Extension
 
 EXTENSION = Extension(
     settings=("heddle.extensions.drafters.settings:DrafterSettings",),
-    followers=(
-        "heddle.extensions.drafters.model:follower_of",
-        "heddle.extensions.drafters.head:follower_of",
+    batch_drafters=(
+        "heddle.extensions.drafters.model:batch_drafter_of",
+        "heddle.extensions.drafters.head:batch_drafter_of",
     ),
     shares=("heddle.extensions.drafters.share:share",),
 )

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from heddle.extensions.drafters.follower import ExecutorFollower, Mirror
+from heddle.extensions.drafters.executor_drafter import ExecutorDrafter, Mirror
 from heddle.extensions.drafters.settings import DrafterSettings
 from heddle.step import HEAD_TOKENS, HEAD_TOKENS_OF_SLOT, Chunk
 
@@ -78,8 +78,8 @@ class _Mirror(Mirror):
         self.first, self.computed, self.waiting = first, 0, []
 
 
-class HeadDrafter(ExecutorFollower[_Mirror]):
-    """A prediction head that guesses; see `ExecutorFollower`."""
+class HeadDrafter(ExecutorDrafter[_Mirror]):
+    """A prediction head that guesses; see `ExecutorDrafter`."""
 
     name = "mtp"
     label = "the model's prediction head"
@@ -160,7 +160,7 @@ class HeadDrafter(ExecutorFollower[_Mirror]):
             mirror.state = state
 
 
-def follower_of(model: LoadedModel, config: EngineConfig) -> HeadDrafter | None:
+def batch_drafter_of(model: LoadedModel, config: EngineConfig) -> HeadDrafter | None:
     """The model's own head, ready to guess; None if it has none, or a draft model is to guess."""
     head = model.executor.head
     drafted = config.of(DrafterSettings).draft

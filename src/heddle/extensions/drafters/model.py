@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from heddle.errors import ConfigError
-from heddle.extensions.drafters.follower import ExecutorFollower, Mirror, binding_of
+from heddle.extensions.drafters.executor_drafter import ExecutorDrafter, Mirror, binding_of
 from heddle.extensions.drafters.settings import DrafterSettings
 from heddle.loading.load import load_model, same_vocabulary
 from heddle.step import Chunk
@@ -50,7 +50,7 @@ class _Mirror(Mirror):
         del computed[count:]
 
 
-class DraftModel(ExecutorFollower[_Mirror]):
+class DraftModel(ExecutorDrafter[_Mirror]):
     """A small model that guesses."""
 
     name = "model"
@@ -93,7 +93,7 @@ class DraftModel(ExecutorFollower[_Mirror]):
         return Chunk(mirror.slot, start, part, table.pages, sample, windows=table.windows)
 
 
-def follower_of(model: LoadedModel, config: EngineConfig) -> DraftModel | None:
+def batch_drafter_of(model: LoadedModel, config: EngineConfig) -> DraftModel | None:
     """The model of `--draft`, ready to guess; None without it.
 
     If `draft_required` is off, also None if it does not fit the model; the log says so.

@@ -34,6 +34,6 @@ def share(checkpoint: Checkpoint, tokenizer: Tokenizer, config: EngineConfig) ->
     found = find_model(draft, place=hub_place(config))
     with open_checkpoint(found.path, found.base, family_of) as small:
         if not same_vocabulary(Tokenizer.of(small.tokenizer()), tokenizer):
-            return config  # `follower_of` refuses the draft model, or leaves it out
+            return config  # `batch_drafter_of` refuses the draft model, or leaves it out
         own, other = position_elements(build(checkpoint)), position_elements(build(small))
     return replace(config, kv_cache=config.kv_cache * own // max(1, own + other))

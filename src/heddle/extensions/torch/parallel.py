@@ -113,14 +113,14 @@ def load_parallel(
         raise
 
 
-def load_rank(checkpoint: Checkpoint, setup: Setup) -> Follower:
+def load_rank(checkpoint: Checkpoint, setup: Setup) -> ProgramRank:
     """Load the share of another rank, in its own process."""
     config = setup.config.config
     prepared = _Prepared.of(checkpoint, config, lambda _: None)
     capture = capture_of(prepared.device, prepared.config)
     rank = _Rank(prepared, setup.rank, config.kv_cache, Path(setup.folder), capture)
     checkpoint.check_unchanged()
-    return Follower(rank)
+    return ProgramRank(rank)
 
 
 def rank_devices(config: EngineConfig) -> list[str]:
@@ -252,8 +252,8 @@ class _Rank:
         )
 
 
-class Follower(ProgramMemory):
-    """A rank that computes what rank 0 plans; see `ranks.child.Follower`."""
+class ProgramRank(ProgramMemory):
+    """A rank with its program, which computes what rank 0 plans; see `ranks.child.ChildRank`."""
 
     def __init__(self, rank: _Rank) -> None:
         self._rank = rank

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from heddle.extensions.grammars.patterns.places import Follower, Pattern
+from heddle.extensions.grammars.patterns.places import Pattern, PatternMatcher
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Sequence
@@ -56,7 +56,7 @@ class PatternMasks:
 
     def begin(self) -> PatternPlace:
         """The place of an output that is empty."""
-        return PatternPlace(self, Follower(self._pattern), self._texts)
+        return PatternPlace(self, PatternMatcher(self._pattern), self._texts)
 
     def get(self, key: Hashable | None) -> bytes | None:
         """The mask of a key; None if it is not known."""
@@ -77,18 +77,18 @@ class PatternPlace:
     """One output's place in a regular expression."""
 
     def __init__(
-        self, masks: PatternMasks, follower: Follower, texts: Sequence[bytes | None]
+        self, masks: PatternMasks, matcher: PatternMatcher, texts: Sequence[bytes | None]
     ) -> None:
         self._masks = masks
-        self._follower = follower
+        self._matcher = matcher
         self._texts = texts
         self.key: Hashable | None = None
 
     def mask_after(self, tokens: Sequence[int]) -> bytes | None:
         """The mask after more tokens; None if it is not known."""
         for token in tokens:
-            self._follower.push(self._texts[token])
-        self.key = self._follower.key()
+            self._matcher.push(self._texts[token])
+        self.key = self._matcher.key()
         return self._masks.get(self.key)
 
     def keep(self, mask: bytes) -> None:
@@ -97,4 +97,4 @@ class PatternPlace:
 
     def rewind(self, count: int) -> None:
         """Take back the last `count` tokens."""
-        self._follower.rewind(count)
+        self._matcher.rewind(count)

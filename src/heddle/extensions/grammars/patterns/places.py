@@ -118,7 +118,7 @@ class Pattern:
         return found
 
 
-class Follower:
+class PatternMatcher:
     """Follows one output in a pattern."""
 
     def __init__(self, pattern: Pattern) -> None:

@@ -30,7 +30,7 @@ _TICK = 0.0005
 """Seconds after which a rank looks again whether a step has ended."""
 
 
-class Follower(PageMemory, Protocol):
+class ChildRank(PageMemory, Protocol):
     """A rank's share of a model, with its part of pages and snapshots.
 
     `load_rank` makes it.
@@ -72,35 +72,35 @@ def main(descriptor: int) -> None:
     serve_parent(descriptor, Order, _serve)
 
 
-def _load(setup: Setup) -> Follower:
+def _load(setup: Setup) -> ChildRank:
     from heddle.extensions.torch.load import load_rank  # it loads torch
 
     with open_same(setup.path, setup.files) as checkpoint:
-        follower: Follower = load_rank(checkpoint, setup)
-        return follower
+        rank: ChildRank = load_rank(checkpoint, setup)
+        return rank
 
 
 def _serve(channel: Channel[Any]) -> None:
     setup = channel.receive()
     if not isinstance(setup, Setup):
         return
-    follower = _load(setup)
-    channel.send(Loaded(follower.held_bytes))
+    rank = _load(setup)
+    channel.send(Loaded(rank.held_bytes))
     plans, started = PlanReader(), deque[StartedStep]()
     while True:
         match message := _next_message(channel, started):
             case Close():
                 return
             case Join():
-                follower.join()
+                rank.join()
                 channel.send(Done())
             case WarmUp():
-                follower.warm_up()
+                rank.warm_up()
                 channel.send(Done())
             case Step():
-                started.append(follower.start(plans.read(message), message.rewound))
+                started.append(rank.start(plans.read(message), message.rewound))
             case _:
-                if isinstance(answer := serve_state(follower, message), Content):
+                if isinstance(answer := serve_state(rank, message), Content):
                     channel.send(answer)
 
 

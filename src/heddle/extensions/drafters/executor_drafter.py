@@ -38,10 +38,10 @@ _RECENT = 9
 
 @dataclass(slots=True, eq=False)
 class Mirror:
-    """One sequence in the follower; a `Drafter`.
+    """One sequence in the batch drafter; a `Drafter`.
 
     Attributes:
-        slot: its slot in the follower; -1: none yet.
+        slot: its slot in the batch drafter; -1: none yet.
         table: its pages there.
         guesses: guesses after the first `total` tokens of the sequence.
     """
@@ -64,8 +64,8 @@ class Mirror:
 M = TypeVar("M", bound=Mirror)
 
 
-class ExecutorFollower(Closing, Generic[M]):
-    """A `Follower` with an executor of its own.
+class ExecutorDrafter(Closing, Generic[M]):
+    """A `BatchDrafter` with an executor of its own.
 
     Attributes:
         name: the name of the drafter in requests.
@@ -84,7 +84,7 @@ class ExecutorFollower(Closing, Generic[M]):
         self._failed = False
 
     def drafter(self, sequence: Sequence) -> M | None:
-        """A drafter for a sequence; None if the follower has failed or cannot hold it."""
+        """A drafter for a sequence; None after a failure, and for a sequence that is too long."""
         if self._failed or sequence.limit > self._executor.shape.context:
             return None
         mirror = self._mirrors[sequence.id] = self._mirror(sequence)
@@ -173,7 +173,7 @@ class ExecutorFollower(Closing, Generic[M]):
             bindings = ()
 
     def _step_seconds(self, sequences: int) -> float | None:
-        """Expected time of a step of the follower; None before any was measured."""
+        """Expected time of a step of the batch drafter; None before any was measured."""
         if not self._seconds:
             return None
         nearest = min(self._seconds, key=lambda seen: abs(seen - sequences))
@@ -207,7 +207,7 @@ class ExecutorFollower(Closing, Generic[M]):
 
 
 def binding_of(mirror: Mirror) -> Binding:
-    """Binds a sequence to its slot in the follower, with the draws of the large model.
+    """Binds a sequence to its slot in the batch drafter, with the draws of the large model.
 
     Grammars and penalties are left out: the large model applies them.
     """
