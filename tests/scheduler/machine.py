@@ -65,9 +65,9 @@ class Machine(RuleBasedStateMachine):
         self.capacity = min(context, pages * PAGE_TOKENS)
         self.executor = self.make_executor(pages)
         self.cache = self.make_cache(pages)
-        speculator = self.make_speculator()
+        self.speculator = self.make_speculator()
         self.scheduler = Scheduler(
-            slots, batch_tokens, queue, self.cache, context, speculator=speculator
+            slots, batch_tokens, queue, self.cache, context, speculator=self.speculator
         )
         self.put_off_once: set[tuple[int, ...]] = set()
         self.live: list[Sequence] = []  # in arrival order

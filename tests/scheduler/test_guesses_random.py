@@ -53,11 +53,11 @@ class Guesses(Machine):
     def teardown(self) -> None:
         super().teardown()
         if hasattr(self, "scheduler"):
-            speculator = self.scheduler._speculator
-            if speculator is not None:
-                event(f"computed again: {self.repeats}")
-                event(f"accepted: {speculator.counts.accepted > 0}")
-                event(f"rejected: {speculator.counts.accepted < speculator.counts.drafted}")
+            assert self.speculator is not None
+            counts = self.speculator.counts
+            event(f"computed again: {self.repeats}")
+            event(f"accepted: {counts.accepted > 0}")
+            event(f"rejected: {counts.accepted < counts.drafted}")
 
 
 class GuessingMachine(Guesses, WindowMachine):

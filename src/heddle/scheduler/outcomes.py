@@ -1,9 +1,12 @@
-"""Assigns the outcomes of a step to sequences, and defines the scheduler's events."""
+"""Assigns the outcomes of a step to sequences and to their drafters, and defines the scheduler's
+events."""
 
 from __future__ import annotations
 
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
+
+from heddle.step import Sampled
 
 if TYPE_CHECKING:
     from heddle.outputs import FinishReason
@@ -45,6 +48,26 @@ def outcomes_of(
             f" of its scores, tokens and embeddings are {found}, the plan's {planned}"
         )
     return list(zip(chain(*sequences), chain(*outcomes), strict=True))
+
+
+def teach_drafters(
+    carried: list[tuple[Sequence, Chunk]], outcomes: list[tuple[Sequence, Outcome]]
+) -> dict[int, int]:
+    """Tell the drafters which tokens were sampled.
+
+    Returns how many guesses were wrong, by sequence id, for each sequence with guesses.
+    """
+    wrong = {sequence.id: chunk.guesses + 1 for sequence, chunk in carried if chunk.guesses}
+    tokens: dict[int, list[int]] = {}
+    for sequence, outcome in outcomes:
+        if sequence.id in wrong:
+            wrong[sequence.id] -= 1
+        if isinstance(outcome, Sampled):
+            tokens.setdefault(sequence.id, []).append(outcome.token)
+    for sequence, chunk in carried:
+        if sequence.guessing is not None and sequence.id in tokens:
+            sequence.guessing.learn(tokens[sequence.id], chunk.guesses)
+    return wrong
 
 
 def _sampled(carried: list[tuple[Sequence, Chunk]], result: StepResult) -> list[Sequence]:

@@ -7,7 +7,7 @@ The life of a sequence::
                +---------+ preempted: gives up slot and pages, keeps its tokens
 
 `admission.py` says which sequences hold slots and pages, `prefixes.py` where they start, and
-`budget.py` how many tokens each gets in a step.
+`budget.py` how many tokens each gets in a step. `speculation.py` adds guesses to them.
 
 Running sequences are ordered by priority, then by the step in which they got their slots. If output
 lacks a page, a sequence of the last class is preempted, never the first in order. So the first in
@@ -42,12 +42,13 @@ from heddle.outputs import FinishReason
 from heddle.scheduler.admission import Admission
 from heddle.scheduler.ahead import chunk_ahead, may_run_ahead
 from heddle.scheduler.budget import Budget
-from heddle.scheduler.outcomes import TokenEvent, outcomes_of
+from heddle.scheduler.outcomes import TokenEvent, outcomes_of, teach_drafters
 from heddle.scheduler.planning import PlanBuilder, next_snapshot
 from heddle.scheduler.prefixes import Prefixes
 from heddle.scheduler.queue import OUTPUT_COST, Queue
 from heddle.scheduler.room import Room
 from heddle.scheduler.slots import Slots
+from heddle.scheduler.speculation import Guesses
 from heddle.scheduler.waits import WaitReason, wait_of_running
 from heddle.state import PAGE_TOKENS
 from heddle.step import (
@@ -119,8 +120,8 @@ class Scheduler:
         self._pages = cache.pages
         self._cached = cache.prefixes
         self._snapshot_every = cache.pages.snapshot_tokens
-        self._speculator = speculator
-        self._most_rows = min(most_rows(slots), batch_tokens)
+        rows = min(most_rows(slots), batch_tokens)
+        self._guesses = Guesses(speculator, cache.pages, rows) if speculator is not None else None
         self._live: dict[int, Sequence] = {}  # not ended
         self._queue = Queue()
         self._slots = Slots(slots)
@@ -240,7 +241,7 @@ class Scheduler:
                 break
             # The loop ends when only the first sequence runs: its pages always fit.
             self._admission.free_pages()
-        guesses = self._guess(shares) if self._speculator is not None else {}
+        guesses = self._guesses.choose(shares) if self._guesses is not None else {}
         builder, every = PlanBuilder(self._pages), self._snapshot_every
         chunks, in_flight = builder.chunks, self._in_flight
         for sequence, count in shares:
@@ -270,7 +271,7 @@ class Scheduler:
         if len(idle) > len(carried) or not all(may_run_ahead(*both) for both in carried):
             return None
         decoding = [sequence for sequence, _ in carried if sequence.generating]
-        if self._speculator is not None and self._speculator.guess(decoding, self._most_rows):
+        if self._guesses is not None and self._guesses.would_pay(decoding):
             return None
         going = [both for both in carried if both[0].total + 1 < both[0].limit]
         every, chunks = self._snapshot_every, []
@@ -300,7 +301,7 @@ class Scheduler:
         """
         carried, self._in_flight, self._ahead = self._in_flight, self._ahead, []
         outcomes = outcomes_of(carried, result)
-        wrong = self._learn(carried, outcomes) if self._speculator is not None else {}
+        wrong = teach_drafters(carried, outcomes) if self._guesses is not None else {}
         counts = [
             (sequence, len(chunk.tokens) - sequence.again - wrong.get(sequence.id, 0))
             for sequence, chunk in carried
@@ -370,7 +371,8 @@ class Scheduler:
             return None
         carried = self._forget_steps()
         self._budget.tokens = tokens // 2
-        self._most_rows = min(self._most_rows, self._budget.tokens)
+        if self._guesses is not None:
+            self._guesses.most_rows = min(self._guesses.most_rows, self._budget.tokens)
         self._release_ended(carried)
         for sequence in list(self._slots.running):
             self._admission.preempt(sequence)
@@ -394,53 +396,6 @@ class Scheduler:
             sequence.rules,
             sequence.mu,
         )
-
-    def _guess(self, shares: list[tuple[Sequence, int]]) -> dict[int, Many[int]]:
-        """The guesses of a step by sequence id, with pages for them. Only if no prompt shares it.
-
-        No sequence is preempted for guesses: without free pages, there are fewer guesses.
-        """
-        assert self._speculator is not None
-        if not all(sequence.generating and count for sequence, count in shares):
-            return {}
-        decoding = [sequence for sequence, _ in shares if not sequence.driven]
-        taken = len(shares) + sum(sequence.again for sequence, _ in shares)
-        guesses = self._speculator.guess(decoding, self._most_rows - taken)
-        for sequence in decoding:
-            if sequence.id in guesses:
-                made = guesses[sequence.id]
-                guesses[sequence.id] = made[: self._room_for_guesses(sequence, len(made))]
-        return guesses
-
-    def _room_for_guesses(self, sequence: Sequence, wanted: int) -> int:
-        """How many of the wanted guesses of a sequence may be computed.
-
-        They need pages, and the state of a snapshot must not be that of a guess.
-        """
-        total = len(sequence.tokens)
-        if self._snapshot_every:
-            before = next_snapshot(sequence, self._snapshot_every) - total - 1
-            wanted = max(0, min(wanted, before))
-        if self._pages.grow(sequence.table, total + wanted):
-            return wanted
-        return len(sequence.table.pages) * PAGE_TOKENS - total
-
-    def _learn(self, carried: Carried, outcomes: list[tuple[Sequence, Outcome]]) -> dict[int, int]:
-        """Tell the drafters which tokens were sampled.
-
-        Returns how many guesses were wrong, by sequence id, for each sequence with guesses.
-        """
-        wrong = {sequence.id: chunk.guesses + 1 for sequence, chunk in carried if chunk.guesses}
-        tokens: dict[int, list[int]] = {}
-        for sequence, outcome in outcomes:
-            if sequence.id in wrong:
-                wrong[sequence.id] -= 1
-            if isinstance(outcome, Sampled):
-                tokens.setdefault(sequence.id, []).append(outcome.token)
-        for sequence, chunk in carried:
-            if sequence.guessing is not None and sequence.id in tokens:
-                sequence.guessing.learn(tokens[sequence.id], chunk.guesses)
-        return wrong
 
     def _give_back(self, shares: list[tuple[Sequence, int]]) -> None:
         """Give back windowed pages that the tokens of a step no longer see."""

@@ -12,6 +12,8 @@ never change a result, so this module may decide by measured times. It asks two 
 It then takes the number of guesses with the most expected tokens per second over all sequences of
 the step. If many sequences share the step, a further token costs about as much as it yields at
 best, so speculation ends by itself.
+
+`Guesses` then gives them rows and pages. `outcomes.py` tells the drafters which were right.
 """
 
 from __future__ import annotations
@@ -23,11 +25,14 @@ from typing import TYPE_CHECKING
 
 from heddle.errors import InvalidRequestError
 from heddle.scheduler.guessing import FIRST_CHANCES, Counts, Drafting, Guessing, repeated
+from heddle.scheduler.planning import next_snapshot
+from heddle.state import PAGE_TOKENS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from collections.abc import Sequence as Many
 
+    from heddle.cache.sequence_pages import SequencePages
     from heddle.scheduler.guessing import Drafter
     from heddle.scheduler.pace import Pace
     from heddle.scheduler.sequence import Sequence
@@ -215,6 +220,58 @@ class Speculator:
             for sequence, drafting in free
             if sequence.id in counts
         }
+
+
+class Guesses:
+    """The guesses in the steps of a scheduler, with rows and pages for them. Not thread-safe.
+
+    Args:
+        speculator: makes them.
+        pages: provides pages for them.
+        most_rows: most rows of logits in one step.
+
+    Attributes:
+        most_rows: as above.
+    """
+
+    def __init__(self, speculator: Speculator, pages: SequencePages, most_rows: int) -> None:
+        self.most_rows = most_rows
+        self._speculator = speculator
+        self._pages = pages
+        self._snapshot_every = pages.snapshot_tokens
+
+    def choose(self, shares: list[tuple[Sequence, int]]) -> dict[int, Many[int]]:
+        """The guesses of a step by sequence id, with pages for them. Only if no prompt shares it.
+
+        No sequence is preempted for guesses: without free pages, there are fewer guesses.
+        """
+        if not all(sequence.generating and count for sequence, count in shares):
+            return {}
+        decoding = [sequence for sequence, _ in shares if not sequence.driven]
+        taken = len(shares) + sum(sequence.again for sequence, _ in shares)
+        guesses = self._speculator.guess(decoding, self.most_rows - taken)
+        for sequence in decoding:
+            if sequence.id in guesses:
+                made = guesses[sequence.id]
+                guesses[sequence.id] = made[: self._room(sequence, len(made))]
+        return guesses
+
+    def would_pay(self, decoding: list[Sequence]) -> bool:
+        """Whether a step of these sequences would have guesses."""
+        return bool(self._speculator.guess(decoding, self.most_rows))
+
+    def _room(self, sequence: Sequence, wanted: int) -> int:
+        """How many of the wanted guesses of a sequence may be computed.
+
+        They need pages, and the state of a snapshot must not be that of a guess.
+        """
+        total = len(sequence.tokens)
+        if self._snapshot_every:
+            before = next_snapshot(sequence, self._snapshot_every) - total - 1
+            wanted = max(0, min(wanted, before))
+        if self._pages.grow(sequence.table, total + wanted):
+            return wanted
+        return len(sequence.table.pages) * PAGE_TOKENS - total
 
 
 def _chances(sequence: Sequence, name: str) -> list[float]:
