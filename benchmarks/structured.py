@@ -71,12 +71,12 @@ GRAMMARS = {
         }
     ),
     "Lark, expressions": Grammar.lark(EXPRESSION),
-    "regex (.|\\n){900,}": Grammar.regex(r"(.|\n){900,}"),
-    "regex [a-z ]{900,2000}": Grammar.regex("[a-z ]{900,2000}"),
-    "regex [^0-9]{900,2000}": Grammar.regex("[^0-9]{900,2000}"),
-    "regex ([a-z]{2,9} ){900,}": Grammar.regex("([a-z]{2,9} ){900,}"),
-    "regex ([a-z]{20,60} ){900,}": Grammar.regex("([a-z]{20,60} ){900,}"),
-    "regex (\\w+[ .,]+){900,}": Grammar.regex(r"(\w+[ .,]+){900,}"),
+    "regex (.|\\n){900,}": Grammar.of("regex", r"(.|\n){900,}"),
+    "regex [a-z ]{900,2000}": Grammar.of("regex", "[a-z ]{900,2000}"),
+    "regex [^0-9]{900,2000}": Grammar.of("regex", "[^0-9]{900,2000}"),
+    "regex ([a-z]{2,9} ){900,}": Grammar.of("regex", "([a-z]{2,9} ){900,}"),
+    "regex ([a-z]{20,60} ){900,}": Grammar.of("regex", "([a-z]{20,60} ){900,}"),
+    "regex (\\w+[ .,]+){900,}": Grammar.of("regex", r"(\w+[ .,]+){900,}"),
 }
 
 

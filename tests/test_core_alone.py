@@ -98,7 +98,7 @@ def test_what_needs_an_extension_is_refused(
 def test_a_grammar_that_needs_an_extension_is_refused(environment: dict[str, str]) -> None:
     code = (
         "from heddle import Grammar, GrammarError\n"
-        "try: Grammar.gbnf('root ::= [a-z]')\n"
+        "try: Grammar.of('gbnf', 'root ::= [a-z]')\n"
         "except GrammarError as error: print(error)"
     )
     command = [sys.executable, "-c", f"{PLAIN}\n{code}"]
@@ -107,6 +107,17 @@ def test_a_grammar_that_needs_an_extension_is_refused(environment: dict[str, str
         "grammar cannot be served: no extension is installed that reads grammars of kind 'gbnf';"
         " use one of: json_schema, lark\n"
     )
+
+
+def test_a_format_that_needs_an_extension_is_refused(environment: dict[str, str]) -> None:
+    code = (
+        "from heddle.server.generate.fields import ResponseFormat\n"
+        "try: ResponseFormat(type='structural_tag')\n"
+        "except ValueError as error: print(error.errors()[0]['msg'])"
+    )
+    command = [sys.executable, "-c", f"{PLAIN}\n{code}"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "Input should be 'text', 'json_object' or 'json_schema'\n"
 
 
 def test_a_family_that_no_extension_brings_is_refused_with_the_known_ones(

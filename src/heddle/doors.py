@@ -85,6 +85,8 @@ class Extension:
             InvalidRequestError if an option is wrong.
         grammars: classes of :class:`heddle.text.constrained.language.Language`, made from a model's
             tokens, by the kind of :class:`heddle.grammars.Grammar` that they read.
+        formats: values of :class:`heddle.server.generate.constraint_field.AnswerFormat`, by the
+            `type` of `response_format` that they serve.
         constraints: fields of requests that hold a grammar; each reference names a sequence of
             :class:`heddle.server.generate.constraint_field.ConstraintField`.
         batch_drafters: functions that take a loaded model and its settings and return a
@@ -110,6 +112,7 @@ class Extension:
     drafters: Mapping[str, str] = field(default_factory=dict)
     logits_processors: Mapping[str, str] = field(default_factory=dict)
     grammars: Mapping[str, str] = field(default_factory=dict)
+    formats: Mapping[str, str] = field(default_factory=dict)
     constraints: Sequence[str] = ()
     batch_drafters: Sequence[str] = ()
     shares: Sequence[str] = ()

@@ -45,9 +45,7 @@ class Grammar:
 
     Attributes:
         kind: the language of `text`: "json_schema", "lark" (llguidance's form), or a language of an
-            extension, such as "regex" (Rust's syntax, for the whole output), "choice" (a JSON list
-            of strings that the output must be one of), "gbnf" (llama.cpp's form) and
-            "structural_tag" (xgrammar's form, as JSON).
+            extension.
         text: the grammar. At most 131,072 characters.
         param: the request's field that holds the grammar, for errors.
         beginning: detects where the grammar starts; None: at the first token. Text before the start
@@ -82,29 +80,14 @@ class Grammar:
             )
 
     @classmethod
+    def of(cls, kind: str, value: object, param: str = "grammar") -> Grammar:
+        """A grammar in the language `kind`. A value that is no text becomes JSON."""
+        return cls(kind, value if isinstance(value, str) else json.dumps(value), param)
+
+    @classmethod
     def json_schema(cls, schema: Mapping[str, object], param: str = "grammar") -> Grammar:
         """A grammar of JSON that `schema` allows."""
         return cls(JSON_SCHEMA, json.dumps(schema), param)
-
-    @classmethod
-    def regex(cls, pattern: str, param: str = "grammar") -> Grammar:
-        """A grammar of text that `pattern` matches from the first to the last character."""
-        return cls("regex", pattern, param)
-
-    @classmethod
-    def choice(cls, choices: Sequence[str], param: str = "grammar") -> Grammar:
-        """A grammar of the strings in `choices`."""
-        return cls("choice", json.dumps(list(choices)), param)
-
-    @classmethod
-    def gbnf(cls, grammar: str, param: str = "grammar") -> Grammar:
-        """A grammar, in llama.cpp's form, of text that the rule `root` matches."""
-        return cls("gbnf", grammar, param)
-
-    @classmethod
-    def structural_tag(cls, tag: Mapping[str, object], param: str = "grammar") -> Grammar:
-        """A grammar of free text with parts that are constrained, in xgrammar's form."""
-        return cls("structural_tag", json.dumps(tag), param)
 
     @classmethod
     def lark(cls, grammar: str, param: str = "grammar") -> Grammar:

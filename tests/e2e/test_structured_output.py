@@ -36,8 +36,8 @@ REQUESTS = [
     (ASKED, replace(DRAWN, grammar=Grammar.json_schema(PERSON))),
     (ASKED, DRAWN),
     (ASKED, replace(DRAWN, seed=4, grammar=Grammar.json_schema(PERSON))),
-    ("A date:", replace(DRAWN, grammar=Grammar.regex(r"[0-9]{4}-[0-9]{2}-[0-9]{2}"))),
-    ("Is the sea blue?", replace(DRAWN, grammar=Grammar.choice(["yes", "no", "it depends"]))),
+    ("A date:", replace(DRAWN, grammar=Grammar.of("regex", r"[0-9]{4}-[0-9]{2}-[0-9]{2}"))),
+    ("Is the sea blue?", replace(DRAWN, grammar=Grammar.of("choice", ["yes", "no", "it depends"]))),
     ("1 + 1", replace(DRAWN, grammar=Grammar.lark('start: /[0-9]/ ("+" /[0-9]/){2,30}'))),
     (ASKED, replace(DRAWN, temperature=0, grammar=Grammar.json_schema({"type": "object"}))),
 ]
@@ -92,7 +92,7 @@ def test_in_company_and_from_a_warm_cache(engine, expected):
 
 
 def test_after_preemption(model_path, engine):
-    words = Grammar.regex("([a-z]{2,9} ){20,40}")
+    words = Grammar.of("regex", "([a-z]{2,9} ){20,40}")
     requests = [
         (ASKED, replace(DRAWN, seed=seed, max_tokens=90, grammar=words)) for seed in range(6)
     ]
@@ -176,7 +176,7 @@ def test_any_schema_is_followed(engine, schema, seed):
 
 
 def test_with_stop_strings_limits_bias_and_ignore_eos(engine):
-    digits = SamplingParams(temperature=1.0, seed=1, grammar=Grammar.regex("[0-9]{30}"))
+    digits = SamplingParams(temperature=1.0, seed=1, grammar=Grammar.of("regex", "[0-9]{30}"))
     whole = engine.complete("Pi:", replace(digits, ignore_eos=True))
     assert re.fullmatch("[0-9]{30}", whole.text)
     assert whole.finish is FinishReason.STOP
@@ -191,7 +191,7 @@ def test_with_stop_strings_limits_bias_and_ignore_eos(engine):
 
 
 def test_what_leaves_nothing_ends_that_request_alone(engine, expected):
-    stuck = replace(DRAWN, grammar=Grammar.choice(["yes"]), bad_words=("yes", "y", "ye"))
+    stuck = replace(DRAWN, grammar=Grammar.of("choice", ["yes"]), bad_words=("yes", "y", "ye"))
     with ThreadPoolExecutor(2) as pool:
         fine = pool.submit(engine.complete, *REQUESTS[3])
         with pytest.raises(InvalidRequestError, match="bad_words excludes") as raised:

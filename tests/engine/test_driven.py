@@ -554,7 +554,7 @@ def test_parameters_without_meaning_for_a_driven_sequence_are_refused(engine: En
         params(max_tokens=5),
         params(stop=("x",)),
         params(stop_token_ids=(3,)),
-        params(grammar=Grammar.regex("a")),
+        params(grammar=Grammar.of("regex", "a")),
         params(shown_specials=("<end>",)),
     ):
         with pytest.raises(InvalidRequestError, match="leave it out and") as refusal:

@@ -27,7 +27,7 @@ def params(seed=1, **fields):
 @pytest.mark.extensions
 def test_a_grammar_holds_in_a_batch_and_after_preemption(start) -> None:
     """Outputs match the grammar and equal those of a request that runs alone."""
-    chosen = [params(seed, grammar=Grammar.regex("([a-z]{3}-){30}")) for seed in range(6)]
+    chosen = [params(seed, grammar=Grammar.of("regex", "([a-z]{3}-){30}")) for seed in range(6)]
     chosen[3] = params(3, max_tokens=120, ignore_eos=True)
     alone = [start(executor=FakeExecutor(), slots=1).complete("hello", one) for one in chosen]
     executor = FakeExecutor(pages=10)
@@ -48,7 +48,7 @@ def test_a_grammar_holds_in_a_batch_and_after_preemption(start) -> None:
 @pytest.mark.extensions
 def test_a_slot_drops_the_grammar_of_its_previous_request(start) -> None:
     engine = start(slots=1)
-    assert engine.complete("hello", params(grammar=Grammar.choice(["tea"]))).text == "tea"
+    assert engine.complete("hello", params(grammar=Grammar.of("choice", ["tea"]))).text == "tea"
     free = engine.complete("hello", params())
     expected = solo_output(FakeTokenizer().encode("hello"), params(), 512)
     assert [token.token for token in free.tokens] == expected
@@ -57,7 +57,7 @@ def test_a_slot_drops_the_grammar_of_its_previous_request(start) -> None:
 @pytest.mark.extensions
 def test_prepare_compiles_a_grammar_before_its_request(engine: Engine) -> None:
     known = engine.model.tokenizer.known_grammar
-    tea = Grammar.choice(["tea"])
+    tea = Grammar.of("choice", ["tea"])
     assert known(tea) is None
     assert engine.prepare_grammar(tea) is known(tea)
     assert engine.complete("hello", params(grammar=tea)).text == "tea"
@@ -68,14 +68,14 @@ def test_a_grammar_that_compiles_for_minutes_is_refused(engine: Engine) -> None:
     with pytest.raises(GrammarError, match="more than 3 s or 3 GB"):
         engine.prepare_grammar(Grammar.json_schema({"allOf": patterns}))
     with pytest.raises(GrammarError, match="cannot be served"):
-        engine.prepare_grammar(Grammar.regex("("))
+        engine.prepare_grammar(Grammar.of("regex", "("))
 
 
 @pytest.mark.extensions
 def test_a_closed_engine_refuses_to_try_a_grammar(engine: Engine) -> None:
     engine.close()
     with pytest.raises(EngineClosedError):
-        engine.prepare_grammar(Grammar.regex("a"))
+        engine.prepare_grammar(Grammar.of("regex", "a"))
 
 
 def test_a_late_mask_delays_only_its_own_request(start) -> None:

@@ -26,10 +26,10 @@ from heddle.sampling_params import SamplingParams
 from live_server import live_server
 from heddle.text.chat.dialect import Dialect
 
-def ask(url, processors):
+def ask(url, **fields):
     body = {"prompt": [1], "max_tokens": 3, "ignore_eos": True}
     sent = urllib.request.Request(
-        url, json.dumps(body | {"logits_processors": processors}).encode(),
+        url, json.dumps(body | fields).encode(),
         {"Content-Type": "application/json"},
     )
     try:
@@ -54,15 +54,19 @@ with Engine.load(sys.argv[1], config) as engine:
         host, port = live.address
         with urllib.request.urlopen(f"http://{host}:{port}/sample") as said:
             route = json.load(said)
+        url = f"http://{host}:{port}/v1/completions"
         answers = {
-            name: ask(f"http://{host}:{port}/v1/completions", {name: {"token": 7}})
-            for name in ("only", "none")
+            name: ask(url, logits_processors={name: {"token": 7}}) for name in ("only", "none")
         }
+        word = only.text[: len(only.text) // 3]
+        words = ask(url, response_format={"type": "sample", "words": [word]})
+        other = ask(url, response_format={"type": "text", "words": ["a"]})
     drafted = bits[1].usage.drafted_tokens
 print(json.dumps({
     "form": type(form).__name__, "architecture": engine.model.info.architecture,
     "same": bits[0].tokens == bits[1].tokens, "drafted": drafted, "route": route,
-    "answers": answers, "only": [one.token for one in only.tokens], "text": only.text,
+    "answers": answers, "words": words, "other": other,
+    "only": [one.token for one in only.tokens], "text": only.text,
 }))
 """
 
@@ -115,6 +119,8 @@ def test_a_package_brings_one_of_each(environment: dict[str, str], tmp_path: Pat
     refused = found["answers"]["none"]
     assert refused["param"] == "logits_processors"
     assert "there is no logits processor 'none'; known: only." in refused["message"]
+    assert found["words"] * 3 == found["text"]
+    assert found["other"]["param"] == "response_format.words"
     assert found["route"] == {"models": ["tiny"], "note": ["some"]}
 
 

@@ -162,10 +162,10 @@ def test_nothing_is_biased_once_nothing_matches(engine: Engine) -> None:
 
 
 def test_a_grammar_excludes_what_a_table_predicts(engine: Engine) -> None:
-    grammar = Grammar.choice([" gold", " silver"])
+    grammar = Grammar.of("choice", [" gold", " silver"])
     params = replace(with_table("one", temperature=0), grammar=grammar)
     assert engine.complete(NAMED, params).text in (" gold", " silver")
-    both = replace(params, grammar=Grammar.choice([" gold", " marzipan"]))
+    both = replace(params, grammar=Grammar.of("choice", [" gold", " marzipan"]))
     assert engine.complete(NAMED, both).text == " marzipan"
     plain = replace(with_table(None, temperature=0), grammar=both.grammar)
     assert engine.complete(NAMED, plain).text == " gold"

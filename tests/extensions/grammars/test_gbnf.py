@@ -41,7 +41,7 @@ COMPILER = GrammarCompiler(TOKENIZER)
 
 def accepts(grammar: str, text: str) -> bool:
     """Whether the translated grammar allows the tokens of a text one by one, and then an end."""
-    state, seen = COMPILER.compile(Grammar.gbnf(grammar)).begin(), list[int]()
+    state, seen = COMPILER.compile(Grammar.of("gbnf", grammar)).begin(), list[int]()
     for token in [*TOKENIZER.encode(text), END]:
         if token not in tokens_of(state.next_mask(seen)):
             return False
@@ -167,7 +167,7 @@ def test_texts_match_as_in_llamacpp(grammar: str, matching: list[str], others: l
 )
 def test_a_wrong_grammar_says_what_is_wrong(grammar: str, said: str) -> None:
     with pytest.raises(GrammarError, match=re.escape(said)):
-        COMPILER.compile(Grammar.gbnf(grammar))
+        COMPILER.compile(Grammar.of("gbnf", grammar))
 
 
 def test_lark_is_not_taken_for_gbnf() -> None:

@@ -128,13 +128,13 @@ def compare(grammar: Grammar, draws: random.Random) -> None:
 @settings(max_examples=40, deadline=None)
 @given(pattern=_patterns, seed=st.integers(0, 1000))
 def test_masks_of_random_expressions_are_those_of_llguidance(pattern: str, seed: int) -> None:
-    compare(Grammar.regex(pattern), random.Random(seed))
+    compare(Grammar.of("regex", pattern), random.Random(seed))
 
 
 @pytest.mark.parametrize("pattern", ["[ab]{3,30}c", "([ab]{2,4}c?){3,11}", "([ab]|é){12,}Z"])
 def test_masks_change_where_a_token_may_use_up_a_count(pattern: str) -> None:
     for seed in range(4):
-        compare(Grammar.regex(pattern), random.Random(seed))
+        compare(Grammar.of("regex", pattern), random.Random(seed))
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_a_counting_expression_has_few_masks(pattern: str, most: int) -> None:
     masks = PatternMasks.of(pattern, TEXTS)
     assert masks is not None
     draws, keys = random.Random(1), set()
-    compiled = COMPILER.compile(Grammar.regex(pattern))
+    compiled = COMPILER.compile(Grammar.of("regex", pattern))
     for _ in range(3):
         state, place, last = compiled.begin(), masks.begin(), list[int]()
         for _ in range(150):
@@ -161,7 +161,7 @@ def test_a_counting_expression_has_few_masks(pattern: str, most: int) -> None:
 
 
 def test_tokens_can_be_taken_back() -> None:
-    state = COMPILER.compile(Grammar.regex("([ab]{2,3} ){9}")).begin()
+    state = COMPILER.compile(Grammar.of("regex", "([ab]{2,3} ){9}")).begin()
     a, space = PIECES.index(b"a"), PIECES.index(b" ")
     first = state.next_mask([a])
     state.next_mask([a])

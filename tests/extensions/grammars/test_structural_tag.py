@@ -107,7 +107,7 @@ def accepts(grammar: Grammar, said: str) -> bool:
 
 @pytest.mark.parametrize(("form", "matching", "others"), CASES)
 def test_text_is_free_outside_of_tags(form: Json, matching: list[str], others: list[str]) -> None:
-    grammar = Grammar.structural_tag(form)
+    grammar = Grammar.of("structural_tag", form)
     for said in matching:
         assert accepts(grammar, said), said
     for said in others:
@@ -134,11 +134,11 @@ def test_text_is_free_outside_of_tags(form: Json, matching: list[str], others: l
 )
 def test_a_wrong_tag_says_what_is_wrong(form: Json, said: str) -> None:
     with pytest.raises(GrammarError, match=re.escape(said)):
-        COMPILER.compile(Grammar.structural_tag(form))
+        COMPILER.compile(Grammar.of("structural_tag", form))
 
 
 def test_a_tag_may_be_a_string_of_json() -> None:
     grammar = Grammar("structural_tag", json.dumps(OLDER))
-    assert grammar == Grammar.structural_tag(OLDER)
+    assert grammar == Grammar.of("structural_tag", OLDER)
     with pytest.raises(GrammarError, match="cannot be served"):
         COMPILER.compile(Grammar("structural_tag", "{"))

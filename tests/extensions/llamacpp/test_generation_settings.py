@@ -40,7 +40,7 @@ def test_values_are_written_as_requests_write_them(name: str) -> None:
 
 
 def test_forms_of_llama_cpp() -> None:
-    grammar = Grammar.regex("a+")
+    grammar = Grammar.of("regex", "a+")
     params = SamplingParams(logit_bias={1: -math.inf, 2: 0.5}, grammar=grammar, logprobs=3, seed=-7)
     settings = generation_settings(params, 512)
     assert settings["logit_bias"] == [{"token": 1, "bias": False}, {"token": 2, "bias": 0.5}]

@@ -1,11 +1,12 @@
 """A package that brings one of each: a family, a quantisation, a call form, a drafter, a logits
-processor, an API, a device, a command, a setting.
+processor, a format of answers, an API, a device, a command, a setting.
 
 Its entry point is `sample = heddle_sample:EXTENSION`, in the group `heddle`.
 """
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,9 +15,11 @@ from fastapi import APIRouter
 from heddle.config import EngineSettings
 from heddle.doors import Device, Extension
 from heddle.executors.cpu.load import load as load_on_processor
+from heddle.grammars import Grammar
 from heddle.models.families.qwen3 import build
 from heddle.models.family import Family
 from heddle.server.generate.api import Api
+from heddle.server.generate.constraint_field import AnswerFormat
 from heddle.settings import setting
 from heddle.text.chat.call_forms import Hermes
 from heddle.weights.gguf.names import GGUFNames
@@ -32,6 +35,7 @@ EXTENSION = Extension(
     commands={"greet": "heddle_sample:greet"},
     drafters={"again": "heddle_sample:Again"},
     logits_processors={"only": "heddle_sample:Only"},
+    formats={"sample": "heddle_sample:FORMAT"},
 )
 FAMILY = Family(  # layers are Qwen3's, under names of their own
     build=build,
@@ -95,6 +99,12 @@ class Only:
 
     def rewind(self, count):
         return True
+
+
+FORMAT = AnswerFormat(
+    {"words": list[str]},
+    lambda form, field: Grammar.lark("start: " + " ".join(map(json.dumps, form["words"])), field),
+)
 
 
 def _routes(service, dispatcher):

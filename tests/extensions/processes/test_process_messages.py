@@ -151,7 +151,7 @@ def test_parameters_arrive_as_they_were_sent(params: SamplingParams | EmbeddingP
 
 def test_the_grammar_of_a_request_stays_in_the_engine() -> None:
     """It may have parts that are no data."""
-    grammar = replace(Grammar.choice(["yes"]), beginning=object())
+    grammar = replace(Grammar.of("choice", ["yes"]), beginning=object())
     assert arrived(Binding(0, replace(EVERY, grammar=grammar), [], [])).params == EVERY
 
 

@@ -113,7 +113,7 @@ def test_the_search_for_what_is_to_blame_has_an_end(monkeypatch: pytest.MonkeyPa
                 raise GrammarError("too much", param="tools")
 
     engine: Any = Engine()
-    whole, single = Grammar.regex("a", "tools"), Grammar.regex("a", "tools[0]")
+    whole, single = Grammar.of("regex", "a", "tools"), Grammar.of("regex", "a", "tools[0]")
     with pytest.raises(GrammarError):
         dispatch._compiled(engine, whole, [single] * 5)
     assert engine.asked == 6

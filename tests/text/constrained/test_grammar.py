@@ -87,7 +87,7 @@ def accepts(compiler, grammar, tokens):
 
 
 def test_a_choice_allows_only_its_strings():
-    grammar = Grammar.choice(["tea", "ten", "to"])
+    grammar = Grammar.of("choice", ["tea", "ten", "to"])
     words = {
         "".join(word)
         for length in range(5)
@@ -102,7 +102,7 @@ def test_a_choice_allows_only_its_strings():
 @pytest.mark.parametrize("pattern", ["a*b+c?", "(ab|c){1,3}", "[ab]c.*"])
 def test_a_regex_matches_the_whole_output(pattern, word):
     expected = re.fullmatch(pattern, word) is not None
-    assert accepts(COMPILER, Grammar.regex(pattern), ids(word)) == expected
+    assert accepts(COMPILER, Grammar.of("regex", pattern), ids(word)) == expected
 
 
 def test_a_lark_grammar_is_followed():
@@ -112,12 +112,12 @@ def test_a_lark_grammar_is_followed():
 
 
 def test_a_mask_has_one_bit_for_each_token():
-    mask = COMPILER.compile(Grammar.regex("(.|\\n)*")).begin().next_mask([])
+    mask = COMPILER.compile(Grammar.of("regex", "(.|\\n)*")).begin().next_mask([])
     assert tokens_of(mask) == list(range(VOCABULARY))
 
 
 def test_masks_do_not_depend_on_how_tokens_are_grouped():
-    compiled = COMPILER.compile(Grammar.regex("(ab|cd)*-(e|f){3,9}"))
+    compiled = COMPILER.compile(Grammar.of("regex", "(ab|cd)*-(e|f){3,9}"))
     tokens = ids("abcdab-efef")
     step_by_step = compiled.begin()
     masks = [step_by_step.next_mask([])] + [step_by_step.next_mask([t]) for t in tokens]
@@ -126,7 +126,7 @@ def test_masks_do_not_depend_on_how_tokens_are_grouped():
 
 
 def test_states_of_one_grammar_are_independent():
-    compiled = COMPILER.compile(Grammar.choice(["ab", "cd"]))
+    compiled = COMPILER.compile(Grammar.of("choice", ["ab", "cd"]))
     one, other = compiled.begin(), compiled.begin()
     one.next_mask(ids("a"))
     assert tokens_of(other.next_mask(ids("c"))) == ids("d")
@@ -180,12 +180,12 @@ for _ in range(300):
         Grammar.json_schema({"type": "array", "uniqueItems": True}),
         Grammar.json_schema({"type": "string", "pattern": "(?=a)b"}),
         Grammar.json_schema(NESTED),
-        Grammar.regex("("),
-        Grammar.regex("(a{1000}){1000}"),
-        Grammar.regex("a{4000000000}"),
-        Grammar.regex(r"[^\x00-\U0010ffff]"),
-        Grammar.choice([]),
-        Grammar.choice(["a", ""]),
+        Grammar.of("regex", "("),
+        Grammar.of("regex", "(a{1000}){1000}"),
+        Grammar.of("regex", "a{4000000000}"),
+        Grammar.of("regex", r"[^\x00-\U0010ffff]"),
+        Grammar.of("choice", []),
+        Grammar.of("choice", ["a", ""]),
         Grammar.lark(""),
         Grammar.lark("start: nowhere"),
         Grammar.lark('start: start "a"'),
@@ -204,19 +204,19 @@ def test_an_invalid_impossible_or_too_large_grammar_is_refused(grammar):
 
 def test_the_error_says_what_is_wrong_with_a_pattern():
     with pytest.raises(GrammarError, match=r'invalid regex "\[ab" .*: unclosed character class$'):
-        JSON.compile(Grammar.regex("[ab"))
+        JSON.compile(Grammar.of("regex", "[ab"))
     with pytest.raises(GrammarError, match=r"look-ahead and look-behind, is not supported$"):
-        JSON.compile(Grammar.regex("a(?=b)"))
+        JSON.compile(Grammar.of("regex", "a(?=b)"))
 
 
 def test_a_grammar_that_the_vocabulary_cannot_spell_is_refused():
     with pytest.raises(GrammarError, match="nothing"):
-        JSON.compile(Grammar.choice(["\u00e9"]))
+        JSON.compile(Grammar.of("choice", ["\u00e9"]))
 
 
 def test_a_grammar_that_becomes_too_much_work_fails_only_its_output():
     """Each letter after the first `a` doubles the states of the lexer."""
-    compiled = COMPILER.compile(Grammar.regex("[ab]*a[ab]{60}c"))
+    compiled = COMPILER.compile(Grammar.of("regex", "[ab]*a[ab]{60}c"))
     state, beside = compiled.begin(), compiled.begin()
     beside.next_mask(ids("a"))
     with pytest.raises(GrammarError, match="failed during generation"):
@@ -229,7 +229,7 @@ def test_a_grammar_that_becomes_too_much_work_fails_only_its_output():
 
 
 def test_a_mask_that_takes_too_long_ends_its_output(monkeypatch):
-    state = COMPILER.compile(Grammar.regex("[ab]{9}")).begin()
+    state = COMPILER.compile(Grammar.of("regex", "[ab]{9}")).begin()
     assert tokens_of(state.next_mask([])) == ids("ab")
     monkeypatch.setattr(matching, "MASK_SECONDS", -1.0)
     with pytest.raises(GrammarError, match="finding the tokens that may come next takes more than"):
@@ -237,11 +237,11 @@ def test_a_mask_that_takes_too_long_ends_its_output(monkeypatch):
 
 
 def test_a_grammar_that_is_too_long_is_refused_unparsed():
-    Grammar.regex("a" * MAX_GRAMMAR_LENGTH)
+    Grammar.of("regex", "a" * MAX_GRAMMAR_LENGTH)
     with pytest.raises(GrammarError, match="131,073 characters"):
-        Grammar.regex("a" * (MAX_GRAMMAR_LENGTH + 1))
+        Grammar.of("regex", "a" * (MAX_GRAMMAR_LENGTH + 1))
     with pytest.raises(GrammarError, match="surrogate"):
-        Grammar.regex("\ud800")
+        Grammar.of("regex", "\ud800")
 
 
 def test_a_model_without_an_end_token_refuses_grammars():
@@ -249,7 +249,7 @@ def test_a_model_without_an_end_token_refuses_grammars():
         eos_ids = frozenset()
 
     with pytest.raises(GrammarError, match="no token that ends"):
-        GrammarCompiler(Endless()).compile(Grammar.regex("a"))
+        GrammarCompiler(Endless()).compile(Grammar.of("regex", "a"))
 
 
 PATTERNS = (
@@ -260,7 +260,7 @@ PATTERNS = (
     "[^0-9]{1,30}",
     "\\w+( \\w+)*",
 )
-GRAMMARS = [Grammar.regex(pattern) for pattern in PATTERNS] + [
+GRAMMARS = [Grammar.of("regex", pattern) for pattern in PATTERNS] + [
     Grammar.json_schema({"type": "array", "items": {"type": "string", "maxLength": 32}})
 ]
 
@@ -288,7 +288,9 @@ def test_lark_can_name_control_tokens_by_text_or_id():
     assert accepts(IN_SETS, by_name, [CALL, ord("a")])
     assert accepts(IN_SETS, by_id, [BRACKETED_CALL])
     assert not accepts(IN_SETS, by_name, list(b"<call>a"))
-    assert CALL not in tokens_of(IN_SETS.compile(Grammar.regex("(.|\\n)*")).begin().next_mask([]))
+    assert CALL not in tokens_of(
+        IN_SETS.compile(Grammar.of("regex", "(.|\\n)*")).begin().next_mask([])
+    )
 
 
 def test_lark_can_combine_text_a_mark_and_json_with_bounded_whitespace():
@@ -332,14 +334,14 @@ def test_long_chains_of_definitions_do_not_end_the_process(grammar):
 
 
 def test_a_grammar_in_use_is_not_compiled_again():
-    kept = COMPILER.compile(Grammar.regex("kept"))
+    kept = COMPILER.compile(Grammar.of("regex", "kept"))
     for count in range(1, 50):
-        COMPILER.compile(Grammar.regex("other" * count))
-    assert COMPILER.compile(Grammar.regex("kept")) is kept
+        COMPILER.compile(Grammar.of("regex", "other" * count))
+    assert COMPILER.compile(Grammar.of("regex", "kept")) is kept
 
 
 def test_choices_are_matched_literally():
-    grammar = Grammar.choice(['"\\n', "a.b", "\n"])
+    grammar = Grammar.of("choice", ['"\\n', "a.b", "\n"])
     for choice in json.loads(grammar.text):
         assert accepts(JSON, grammar, choice.encode())
     assert not accepts(JSON, grammar, b"acb")
@@ -349,7 +351,7 @@ def test_sampling_parameters_check_their_grammar():
     with pytest.raises(InvalidRequestError, match="must be a Grammar"):
         SamplingParams(grammar={"type": "object"})
     with pytest.raises(InvalidRequestError, match="min_tokens must be 0 for a request with"):
-        SamplingParams(grammar=Grammar.regex("a"), min_tokens=1)
+        SamplingParams(grammar=Grammar.of("regex", "a"), min_tokens=1)
 
 
 class PanicException(BaseException):
@@ -368,7 +370,7 @@ def test_a_panic_of_llguidance_refuses_only_the_grammar(call):
         def _panic(self, *_):
             raise PanicException("out of bounds")
 
-    state: Any = COMPILER.compile(Grammar.regex("a(b|c)*x")).begin()
+    state: Any = COMPILER.compile(Grammar.of("regex", "a(b|c)*x")).begin()
     state._matcher = Panicking(state._matcher)
     with pytest.raises(GrammarError, match="failed during generation: out of bounds"):
         state.next_mask(ids("ab"))
@@ -380,7 +382,7 @@ def test_a_panic_while_a_grammar_is_compiled_refuses_it(monkeypatch):
 
     monkeypatch.setattr(grammar_module, "_check_beginning", panic)
     with pytest.raises(GrammarError, match="grammar cannot be served: out of bounds"):
-        COMPILER.compile(Grammar.regex("never compiled before"))
+        COMPILER.compile(Grammar.of("regex", "never compiled before"))
 
 
 def test_a_panic_while_guesses_are_taken_back_makes_the_grammar_begin_again():
@@ -388,7 +390,7 @@ def test_a_panic_while_guesses_are_taken_back_makes_the_grammar_begin_again():
         def rollback(self, count):
             raise PanicException("out of bounds")
 
-    state: Any = COMPILER.compile(Grammar.regex("a(b|c)*x")).begin()
+    state: Any = COMPILER.compile(Grammar.of("regex", "a(b|c)*x")).begin()
     state.next_mask(ids("ab"))
     state._matcher = Panicking()
     assert state.rewind(1) is False
@@ -400,7 +402,7 @@ def test_a_dropped_tokenizer_is_freed_with_its_grammars_but_not_while_one_is_in_
 
     tokens = Letters()
     tokens.prepare_grammars()
-    compiled, dropped = tokens.grammar(Grammar.regex("[a-c]+")), weakref.ref(tokens)
+    compiled, dropped = tokens.grammar(Grammar.of("regex", "[a-c]+")), weakref.ref(tokens)
     del tokens
     gc.collect()
     assert compiled.begin().next_mask(())

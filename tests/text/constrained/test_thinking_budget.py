@@ -89,13 +89,13 @@ def test_a_mask_depends_on_the_tokens_only(reading: Reading) -> None:
 
 
 def test_the_grammar_inside_goes_on() -> None:
-    regex = TOKENIZER.grammar(Grammar.regex("<think>[a-z]*</think>(Yes|No)"))
+    regex = TOKENIZER.grammar(Grammar.of("regex", "<think>[a-z]*</think>(Yes|No)"))
     assert generated(bound(3, THINK, regex), "<think>abc........No") == "<think>abc</think>No"
     assert generated(bound(9, THINK, regex), "<think>ab</think>No") == "<think>ab</think>No"
 
 
 def test_a_mark_that_the_grammar_forbids_is_not_forced() -> None:
-    regex = TOKENIZER.grammar(Grammar.regex("[a-z]*"))
+    regex = TOKENIZER.grammar(Grammar.of("regex", "[a-z]*"))
     assert generated(bound(3, BEGUN, regex), "abcdef") == "abcdef"
 
 

@@ -57,7 +57,7 @@ def accepts(grammar: Grammar, text: str) -> bool:
 
 
 def tag(**form: Any) -> Grammar:
-    return Grammar.structural_tag({"type": "structural_tag", "format": form})
+    return Grammar.of("structural_tag", {"type": "structural_tag", "format": form})
 
 
 def gbnf_text(text: str) -> str:
@@ -91,7 +91,7 @@ def test_a_regular_expression_matches_what_python_matches(
     matching = st.from_regex(pattern, fullmatch=True, alphabet=CHARACTERS)
     text = data.draw(matching | st.text(CHARACTERS, max_size=3))
     expected = re.fullmatch(pattern, text) is not None
-    assert accepts(Grammar.regex(pattern), text) == expected
+    assert accepts(Grammar.of("regex", pattern), text) == expected
     assert accepts(tag(type="regex", pattern=pattern), text) == expected
 
 
@@ -108,8 +108,8 @@ def test_a_pattern_of_a_schema_matches_what_javascript_matches(
 
 
 MAKERS: list[tuple[Callable[[str], Grammar], str]] = [
-    (lambda text: Grammar.choice([text, "other"]), "{}"),
-    (lambda text: Grammar.regex(re.escape(text)), "{}"),
+    (lambda text: Grammar.of("choice", [text, "other"]), "{}"),
+    (lambda text: Grammar.of("regex", re.escape(text)), "{}"),
     (lambda text: tag(type="regex", pattern=re.escape(text)), "{}"),
     (lambda text: tag(type="const_string", value=text), "{}"),
     (lambda text: tag(type="tag", begin=text, content={"type": "any_text"}, end=text), "{0}{0}"),
@@ -121,7 +121,7 @@ MAKERS: list[tuple[Callable[[str], Grammar], str]] = [
         ),
         "{0}x{0}",
     ),
-    (lambda text: Grammar.gbnf(f"root ::= {gbnf_text(text)}"), "{}"),
+    (lambda text: Grammar.of("gbnf", f"root ::= {gbnf_text(text)}"), "{}"),
 ]
 
 
@@ -153,6 +153,6 @@ def test_names_and_values_of_a_schema_stay_the_same(name: str, value: str) -> No
     [("ab\\", "ends with a backslash, got 'ab\\\\'"), ("(?ix)a # b\n c", "must be one line")],
 )
 def test_a_regular_expression_without_a_translation_is_refused(pattern: str, said: str) -> None:
-    for grammar in (Grammar.regex(pattern), tag(type="regex", pattern=pattern)):
+    for grammar in (Grammar.of("regex", pattern), tag(type="regex", pattern=pattern)):
         with pytest.raises(GrammarError, match=re.escape(said)):
             COMPILER.compile(grammar)

@@ -38,19 +38,19 @@ def trial() -> Trial:
 
 
 def test_a_slow_grammar_is_refused_and_the_next_one_is_served(trial: Trial) -> None:
-    trial.check(Grammar.regex("a*"))
+    trial.check(Grammar.of("regex", "a*"))
     with pytest.raises(GrammarError, match="guided_json cannot be served: compiling it") as refusal:
         trial.check(ENDLESS)
     assert refusal.value.param == "guided_json"
-    trial.check(Grammar.regex("b*"))
+    trial.check(Grammar.of("regex", "b*"))
 
 
 def test_a_verdict_is_remembered_for_every_parameter_name(trial: Trial, monkeypatch) -> None:
-    trial.check(Grammar.regex("f*"))
+    trial.check(Grammar.of("regex", "f*"))
     with pytest.raises(GrammarError):
         trial.check(ENDLESS)
     monkeypatch.setattr(_Child, "answer", None)  # no child is asked again
-    trial.check(Grammar.regex("f*", "guided_regex"))
+    trial.check(Grammar.of("regex", "f*", "guided_regex"))
     with pytest.raises(GrammarError, match="output_config cannot be served") as refusal:
         trial.check(replace(ENDLESS, param="output_config"))
     assert refusal.value.param == "output_config"
@@ -78,7 +78,7 @@ def test_the_trial_follows_the_first_and_the_last_allowed_tokens_to_the_end() ->
 
 
 def test_a_child_has_little_memory_and_time(trial: Trial) -> None:
-    trial.check(Grammar.regex("k*"))
+    trial.check(Grammar.of("regex", "k*"))
     if sys.platform == "linux":  # other systems do not show the limits of another process
         limits = partial(resource.prlimit, process_of(trial).pid)
         assert limits(resource.RLIMIT_AS) == (module._MEMORY, module._MEMORY)
@@ -87,18 +87,18 @@ def test_a_child_has_little_memory_and_time(trial: Trial) -> None:
 
 
 def test_an_invalid_grammar_passes_the_trial_and_fails_at_compilation(trial: Trial) -> None:
-    trial.check(Grammar.regex("("))
+    trial.check(Grammar.of("regex", "("))
     trial.check(Grammar.lark("start: nowhere"))
 
 
 def test_a_killed_child_is_replaced(trial: Trial) -> None:
-    trial.check(Grammar.regex("c*"))
+    trial.check(Grammar.of("regex", "c*"))
     process = process_of(trial)
     assert process.stdin is not None
     assert process.stdout is not None
     process.kill()
     process.wait()
-    trial.check(Grammar.regex("d*"))
+    trial.check(Grammar.of("regex", "d*"))
     assert process_of(trial) is not process
     assert process.stdin.closed  # otherwise every refusal would leak two file descriptors
     assert process.stdout.closed
@@ -106,7 +106,7 @@ def test_a_killed_child_is_replaced(trial: Trial) -> None:
 
 def test_a_grammar_on_trial_does_not_delay_others(trial: Trial) -> None:
     busy = trial._free.get()  # as if another thread used the child
-    trial.check(Grammar.regex("g*"))
+    trial.check(Grammar.of("regex", "g*"))
     trial._free.put(busy)
 
 
@@ -118,7 +118,7 @@ resource.setrlimit(resource.RLIMIT_AS, ({2 << 30}, {2 << 30}))
 from fake_model import FakeTokenizer
 from heddle.text.constrained.trial import Trial
 from heddle.grammars import Grammar
-Trial(FakeTokenizer()).check(Grammar.regex("a*"))
+Trial(FakeTokenizer()).check(Grammar.of("regex", "a*"))
 """
     path = os.pathsep.join(sys.path)
     subprocess.run(
@@ -133,16 +133,16 @@ def test_a_child_that_cannot_start_is_not_reported_as_a_grammar_error(
     with monkeypatch.context() as broken:
         broken.setattr(sys, "executable", "/bin/false")
         with pytest.raises(GrammarTrialError, match="does not start: it ended with status 1"):
-            trial.check(Grammar.regex("a*"))
+            trial.check(Grammar.of("regex", "a*"))
         broken.setattr(sys, "executable", "/nowhere")
         with pytest.raises(GrammarTrialError, match="does not start: No such file"):
-            trial.check(Grammar.regex("a*"))
-    trial.check(Grammar.regex("a*"))
+            trial.check(Grammar.of("regex", "a*"))
+    trial.check(Grammar.of("regex", "a*"))
 
 
 def test_the_children_end_with_their_trial() -> None:
     trial = Trial(FakeTokenizer())
-    trial.check(Grammar.regex("e*"))
+    trial.check(Grammar.of("regex", "e*"))
     process = process_of(trial)
     assert process.poll() is None
     del trial
@@ -153,7 +153,7 @@ def test_the_children_end_with_their_trial() -> None:
 def test_closing_ends_a_running_check(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise a stopping server would wait 3 s for each grammar on trial."""
     trial = Trial(FakeTokenizer())
-    trial.check(Grammar.regex("h*"))
+    trial.check(Grammar.of("regex", "h*"))
     process = process_of(trial)
     process.send_signal(signal.SIGSTOP)  # the child never answers
     asked, asks = threading.Event(), module._ask
@@ -164,7 +164,7 @@ def test_closing_ends_a_running_check(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(module, "_ask", ask)
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(trial.check, Grammar.regex("i*"))
+        running = pool.submit(trial.check, Grammar.of("regex", "i*"))
         try:
             assert asked.wait(PATIENCE)
             trial.close()
@@ -173,7 +173,7 @@ def test_closing_ends_a_running_check(monkeypatch: pytest.MonkeyPatch) -> None:
         finally:
             process.kill()
     with pytest.raises(EngineClosedError):
-        trial.check(Grammar.regex("h*"))  # although its verdict is known
+        trial.check(Grammar.of("regex", "h*"))  # although its verdict is known
 
 
 def test_closing_ends_a_child_that_is_starting(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,19 +186,19 @@ def test_closing_ends_a_child_that_is_starting(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(subprocess.Popen, "__init__", close_and_start)
     with pytest.raises(EngineClosedError):
-        trial.check(Grammar.regex("j*"))
+        trial.check(Grammar.of("regex", "j*"))
 
 
 def test_a_stopped_child_is_killed_and_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stopped child uses no processor time: the request waited for ever, and held the child."""
     trial = Trial(FakeTokenizer(), children=1)
-    trial.check(Grammar.regex("k*"))
+    trial.check(Grammar.of("regex", "k*"))
     process = process_of(trial)
     process.send_signal(signal.SIGSTOP)
     with ThreadPoolExecutor(1) as pool, monkeypatch.context() as short:
         short.setattr(module, "_LONGEST_WAIT", 0.1)
         running = pool.submit(
-            trial.check, Grammar.choice(["l" * 100_000])
+            trial.check, Grammar.of("choice", ["l" * 100_000])
         )  # more than a pipe holds
         try:
             with pytest.raises(GrammarTrialError, match=r"did not answer in 0\.1 s"):
@@ -206,7 +206,7 @@ def test_a_stopped_child_is_killed_and_replaced(monkeypatch: pytest.MonkeyPatch)
         finally:
             process.kill()
     assert process.returncode == -signal.SIGKILL
-    trial.check(Grammar.regex("m*"))
+    trial.check(Grammar.of("regex", "m*"))
 
 
 def process_of(trial: Trial) -> Popen[bytes]:

@@ -9,5 +9,6 @@ EXTENSION = Extension(
         "gbnf": "heddle.extensions.grammars.languages:Gbnf",
         "structural_tag": "heddle.extensions.grammars.languages:StructuralTag",
     },
+    formats={"structural_tag": "heddle.extensions.grammars.fields:STRUCTURAL_TAG"},
     constraints=("heddle.extensions.grammars.fields:FIELDS",),
 )

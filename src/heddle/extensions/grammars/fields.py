@@ -1,11 +1,12 @@
-"""The fields of requests that hold a grammar and nothing else, of all vendors.
+"""The fields of requests that hold a grammar and nothing else, of all vendors; structural tags.
 
 They are `structured_outputs` and `guided_*` (vLLM), `grammar` and `json_schema` (llama.cpp), and
-`regex` and `ebnf` (SGLang).
+`regex` and `ebnf` (SGLang). vLLM also has structural tags in `response_format`.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
@@ -14,7 +15,7 @@ from heddle.errors import InvalidRequestError
 from heddle.extensions.grammars.gbnf.syntax import is_gbnf
 from heddle.grammars import JSON_SCHEMA, Grammar
 from heddle.parameters import Api
-from heddle.server.generate.constraint_field import ConstraintField
+from heddle.server.generate.constraint_field import AnswerFormat, ConstraintField
 from heddle.server.generate.vendor_fields.table import decided
 from heddle.server.http.fields import Strings
 from heddle.server.http.schema import MAX_ITEMS, Schema
@@ -38,21 +39,16 @@ class StructuredOutputs(Schema):
     structural_tag: dict[str, Any] | str | None = None
 
 
-def _of_schema(schema: dict[str, object] | str, param: str) -> Grammar:
-    if isinstance(schema, str):
-        return Grammar(JSON_SCHEMA, schema, param)
-    return Grammar.json_schema(schema, param)
-
-
-def _of_tag(tag: dict[str, object] | str, param: str) -> Grammar:
-    if isinstance(tag, str):
-        return Grammar("structural_tag", tag, param)
-    return Grammar.structural_tag(tag, param)
+_of_schema = partial(Grammar.of, JSON_SCHEMA)
+_of_tag = partial(Grammar.of, "structural_tag")
+_of_regex = partial(Grammar.of, "regex")
+_of_choice = partial(Grammar.of, "choice")
+_of_gbnf = partial(Grammar.of, "gbnf")
 
 
 def _of_text(text: str, param: str) -> Grammar:
     """A grammar in GBNF or Lark; its text shows which."""
-    return Grammar.gbnf(text, param) if is_gbnf(text) else Grammar.lark(text, param)
+    return _of_gbnf(text, param) if is_gbnf(text) else Grammar.lark(text, param)
 
 
 def _if_any(text: str, param: str) -> Grammar | None:
@@ -69,8 +65,8 @@ def _structured(outputs: StructuredOutputs, field: str) -> Grammar:
     """
     forms: dict[str, tuple[Any, Callable[[Any, str], Grammar]]] = {
         "json": (outputs.json_, _of_schema),
-        "regex": (outputs.regex, Grammar.regex),
-        "choice": (outputs.choice, Grammar.choice),
+        "regex": (outputs.regex, _of_regex),
+        "choice": (outputs.choice, _of_choice),
         "grammar": (outputs.grammar, _of_text),
         "json_object": (_ANY_OBJECT if outputs.json_object else None, _of_schema),
         "structural_tag": (outputs.structural_tag, _of_tag),
@@ -88,11 +84,21 @@ def _structured(outputs: StructuredOutputs, field: str) -> Grammar:
 FIELDS = (
     ConstraintField("structured_outputs", StructuredOutputs, _structured),
     ConstraintField("guided_json", dict[str, Any] | str, _of_schema),
-    ConstraintField("guided_regex", str, Grammar.regex),
-    ConstraintField("guided_choice", Choices, Grammar.choice),
+    ConstraintField("guided_regex", str, _of_regex),
+    ConstraintField("guided_choice", Choices, _of_choice),
     ConstraintField("guided_grammar", str, _of_text),
     ConstraintField("json_schema", dict[str, Any] | str, _of_schema),
     ConstraintField("grammar", str, _if_any),
-    ConstraintField("regex", str, Grammar.regex),
-    ConstraintField("ebnf", str, Grammar.gbnf),
+    ConstraintField("regex", str, _of_regex),
+    ConstraintField("ebnf", str, _of_gbnf),
+)
+
+STRUCTURAL_TAG = AnswerFormat(
+    {
+        "structures": Annotated[list[dict[str, Any]], Field(max_length=MAX_ITEMS)],
+        "triggers": Choices,
+        "format": dict[str, Any],
+        "at_least_one": bool,
+    },
+    _of_tag,
 )

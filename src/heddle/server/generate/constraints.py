@@ -1,6 +1,7 @@
 """Finds the grammar in a body's fields.
 
-The fields are `response_format` and `text.format` (OpenAI), and those of extensions.
+The fields are `response_format` and `text.format` (OpenAI), and those of extensions, which also
+bring types of `response_format`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from heddle.errors import InvalidRequestError
 from heddle.grammars import Grammar
-from heddle.server.generate.constraint_field import constraint_fields
+from heddle.server.generate.constraint_field import answer_formats, constraint_fields
 
 if TYPE_CHECKING:
     from heddle.server.generate.fields import GenerationFields, ResponseFormat, SamplingFields
@@ -58,10 +59,9 @@ def _response_format(form: ResponseFormat | None) -> Grammar | None:
     if form is None:
         return None
     field = "response_format"
-    if form.type == "structural_tag":
-        tag = form.model_dump(exclude_none=True, by_alias=True)
-        return Grammar.structural_tag(tag, field)
-    for name in ("structures", "triggers", "format", "at_least_one"):
+    if form.type in _FORMATS:
+        return _FORMATS[form.type].read(form.model_dump(exclude_none=True, by_alias=True), field)
+    for name in (name for one in _FORMATS.values() for name in one.members):
         if getattr(form, name) is not None:
             raise InvalidRequestError(
                 f"{field} of type {form.type!r} cannot have {field}.{name}", param=f"{field}.{name}"
@@ -110,6 +110,6 @@ def _further_grammars(body: SamplingFields) -> list[Grammar]:
     return [grammar for grammar in read if grammar is not None]
 
 
-_FIELDS = constraint_fields()
+_FORMATS, _FIELDS = answer_formats(), constraint_fields()
 GRAMMAR_FIELDS = frozenset({"response_format", *(field.name for field in _FIELDS)})
 """The fields that :func:`generation_grammar` reads."""

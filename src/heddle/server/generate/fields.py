@@ -11,11 +11,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from heddle.parameters import Api
-from heddle.server.generate.constraint_field import constrained
+from heddle.server.generate.constraint_field import constrained, with_formats
 from heddle.server.generate.parameters import SamplingSchema
 from heddle.server.generate.vendor_fields.table import decided
-from heddle.server.http.fields import Strings  # noqa: TC001  pydantic reads it
-from heddle.server.http.schema import MAX_ITEMS, Schema
+from heddle.server.http.schema import Schema
 
 MAX_CHOICES = 128
 
@@ -37,16 +36,13 @@ class JsonSchemaFormat(Schema):
     strict: bool | None = None
 
 
+@with_formats
 class ResponseFormat(Schema):
-    """OpenAI's formats, `schema` as in llama.cpp, and xgrammar's structural tags as in vLLM."""
+    """OpenAI's formats, `schema` as in llama.cpp, and the formats of extensions."""
 
-    type: Literal["text", "json_object", "json_schema", "structural_tag"]
+    type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchemaFormat | None = None
     schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
-    structures: Annotated[list[dict[str, Any]], Field(max_length=MAX_ITEMS)] | None = None
-    triggers: Annotated[Strings, Field(max_length=MAX_ITEMS)] | None = None
-    at_least_one: bool | None = None
-    format: dict[str, Any] | None = None
 
 
 @constrained

@@ -37,9 +37,8 @@ _BOUNDS = (
     *("stop", "stop_sequences", "stop_token_ids", "stop_words", "stop_strings"),
     *("bad_words", "logit_bias", "min_tokens", "ignore_eos", "logits_processors"),
     *("max_tokens", "max_completion_tokens", "max_output_tokens", "n_predict", "max_new_tokens"),
-    *("structural_tag", "format"),
 )
-"""Sampling parameters that bound an answer, and constraints of APIs that this server lacks."""
+"""Sampling parameters that bound an answer, also those of APIs that this server lacks."""
 
 CONSTRAINTS = frozenset(_BOUNDS) | {
     row.name for rows in VENDORS.values() for row in rows if row.constrains
