@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import openai
 
-from fake_executor import END, FakeExecutor
+from fake_executor import END, FakeExecutor, tokens_of
 from fake_model import fake_model
 from heddle.config import EngineConfig
 from heddle.engine import Engine
@@ -96,6 +96,19 @@ class LetterTokenizer:
 
     def is_special(self, id: int) -> bool:
         return id not in self._pieces
+
+
+def refused_at(grammar: Grammar, text: str) -> str | None:
+    """The text before the first token that is not allowed; None if all of `text` is allowed."""
+    tokenizer = LetterTokenizer()
+    state, seen = tokenizer.grammar(grammar).begin(), list[int]()
+    tokens = [*tokenizer.encode(text), END]
+    for place, token in enumerate(tokens):
+        mask = state.next_mask(seen)
+        if mask and token not in tokens_of(mask):
+            return "".join(map(tokenizer.token_text, tokens[:place]))
+        seen = [token]
+    return None
 
 
 class TalkingExecutor(FakeExecutor):

@@ -32,6 +32,10 @@ def template(source: str) -> ChatTemplate:
         (templates.QWEN3, HERMES, True, THINK),
         (templates.THINKING, HERMES, False, THINK),
         (templates.CHATML + "{# [/THINK] #}", HERMES, False, Marks("[THINK]", "[/THINK]")),
+        (
+            templates.CHATML + "{# </seed:think> #}",
+            *(HERMES, False, Marks("<seed:think>", "</seed:think>")),
+        ),
         (templates.LLAMA, LLAMA, True, None),
         (templates.LLAMA.replace("tools", "xs"), HERMES, False, None),
         (templates.MISTRAL, MISTRAL, True, None),
@@ -62,9 +66,9 @@ def test_the_prompt_can_open_reasoning(
     prompt: str, begun: str, marks: Marks | None, reasons: bool
 ) -> None:
     dialect = template(templates.QWEN3).dialect
-    names = frozenset({"f"})
-    assert dialect.reading(prompt, names, begun) == Reading(HERMES, names, marks, reasons)
-    assert dialect.reading(prompt, (), begun).form is None
+    reading = dialect.reading(prompt, {"f": {}}, begun)
+    assert reading == Reading(HERMES, frozenset({"f"}), marks, reasons)
+    assert dialect.reading(prompt, {}, begun).form is None
 
 
 def call(id: str, **arguments: Any) -> dict[str, Any]:

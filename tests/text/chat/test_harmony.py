@@ -178,7 +178,7 @@ def test_the_prompt_can_open_a_message(prompt: str, header: str) -> None:
     assert opened_header(prompt) == header
     dialect = template().dialect
     assert dialect.form is HARMONY
-    reading = dialect.reading(prompt, NAMES)
+    reading = dialect.reading(prompt, {name: {} for name in NAMES})
     assert (reading.opened, reading.reasons) == (header, header == REASONING.opening)
     assert (reading.marks is None) == (header == FINAL)
     assert dialect.text_opened(prompt) == (prompt if header else prompt + FINAL)

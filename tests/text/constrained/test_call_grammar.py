@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fake_executor import END, tokens_of
+from fake_executor import tokens_of
 from heddle.errors import GrammarError
 from heddle.grammars import LARK, Grammar
 from heddle.text.chat.call_forms import HERMES, LLAMA, MISTRAL, MISTRAL_NAMED
@@ -14,7 +14,7 @@ from heddle.text.chat.harmony import FINAL, HARMONY, REASONING
 from heddle.text.constrained.call_grammar import Callee, answer_grammar, calls_grammar
 from heddle.text.parsing.answer_reader import Marks
 from heddle.text.parsing.reading import Reading
-from talking_model import LetterTokenizer
+from talking_model import LetterTokenizer, refused_at
 
 TOKENIZER = LetterTokenizer()
 CITY = {"properties": {"city": {"enum": ["Rome"]}}, "required": ["city"]}
@@ -34,18 +34,6 @@ TWO = {
     MISTRAL: '[TOOL_CALLS][{"name": "%s", "arguments": %s}, {"name": "%s", "arguments": %s}]',
     MISTRAL_NAMED: ONE[MISTRAL_NAMED] * 2,
 }
-
-
-def refused_at(grammar: Grammar, text: str) -> str | None:
-    """The text before the first token that is not allowed; None if all of `text` is allowed."""
-    state, seen = TOKENIZER.grammar(grammar).begin(), []
-    tokens = [*TOKENIZER.encode(text), END]
-    for place, token in enumerate(tokens):
-        mask = state.next_mask(seen)
-        if mask and token not in tokens_of(mask):
-            return "".join(map(TOKENIZER.token_text, tokens[:place]))
-        seen = [token]
-    return None
 
 
 def enforced(form: Any, marks: Marks | None = None, reasons: bool = False, **how: Any) -> Grammar:

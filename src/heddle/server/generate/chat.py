@@ -150,7 +150,7 @@ def compose(
     if chat.before:
         tokens = joined_tokens(chat.before, tokens, model.tokenizer.bos_id)
     begun = chat.messages[-1]["content"] if chat.continues else ""
-    reading = dialect.reading(text, use.names if use.functions else (), begun)
+    reading = dialect.reading(text, use.schemas if use.functions else None, begun)
     if reading is not PLAIN or params.grammar is not None:
         params = constrain(params, use, reading, served)
     request = GenerationRequest(served.name, [tokens], params, n, stream, candidates)

@@ -79,9 +79,9 @@ class ToolUse:
         return [one for one in self.functions if self.allowed is None or one.name in self.allowed]
 
     @property
-    def names(self) -> list[str]:
-        """The names of the functions that the answer may call."""
-        return [function.name for function in self.callable]
+    def schemas(self) -> dict[str, Mapping[str, Any]]:
+        """The schemas of the functions that the answer may call, by name."""
+        return {function.name: function.schema for function in self.callable}
 
 
 NO_TOOLS = ToolUse()

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     Mark: TypeAlias = Callable[[str], str]
     """Returns a mark in Lark: a control token if the model has one for the mark, else text."""
+    Schema: TypeAlias = Mapping[str, Any]
+    """A JSON schema."""
 
 
 class CallForm(ABC):
@@ -49,10 +51,20 @@ class CallForm(ABC):
     def calls(self, mark: Mark, *, several: bool) -> str:
         """Lark for the calls after `opening`. The Lark refers to the rule `function`."""
 
-    def function(self, name: str, arguments: str, mark: Mark) -> str:
-        """Lark for one alternative of the rule `function`. `arguments` is the Lark for
-        arguments."""
-        return _object(name, "arguments", arguments)
+    def function(self, name: str, schema: Schema, mark: Mark) -> str:
+        """Lark for one alternative of the rule `function`. `schema` is that of the arguments."""
+        return _object(name, "arguments", schema)
+
+    def rules(self, mark: Mark) -> Sequence[str]:
+        """More rules in Lark, to which `calls` and `function` refer."""
+        return ()
+
+    def typed(self, schemas: Mapping[str, Schema]) -> CallForm:
+        """The form for functions whose arguments have these schemas.
+
+        A form that writes values without their types needs the schemas to read them.
+        """
+        return self
 
     def text_opening(self, mark: Mark) -> str:
         """Lark for what comes before an answer's text; empty if nothing does."""
@@ -122,8 +134,8 @@ class Llama(CallForm):
     def calls(self, mark: Mark, *, several: bool) -> str:
         return "SPACE? function SPACE?"  # one call: templates refuse several
 
-    def function(self, name: str, arguments: str, mark: Mark) -> str:
-        return _object(name, "parameters", arguments)
+    def function(self, name: str, schema: Schema, mark: Mark) -> str:
+        return _object(name, "parameters", schema)
 
     def history(self, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
         """The messages, one call in each: Llama's templates refuse a message with several calls."""
@@ -167,10 +179,10 @@ class Mistral(CallForm):
         more = '("," SPACE? function)*' if several else ""
         return f'SPACE? "[" function {more} "]" SPACE?'
 
-    def function(self, name: str, arguments: str, mark: Mark) -> str:
+    def function(self, name: str, schema: Schema, mark: Mark) -> str:
         if self.named:
-            return f"{json.dumps(name)} {mark(self.marks[1])} {arguments}"
-        return CallForm.function(self, name, arguments, mark)
+            return f"{json.dumps(name)} {mark(self.marks[1])} {json_lark(schema)}"
+        return CallForm.function(self, name, schema, mark)
 
     def history(self, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
         """The messages with short ids: Mistral's templates require nine letters and digits."""
@@ -192,10 +204,15 @@ class Mistral(CallForm):
         return bool(name)
 
 
-def _object(name: str, member: str, arguments: str) -> str:
+def json_lark(schema: Schema) -> str:
+    """Lark for JSON that a schema allows."""
+    return f"%json {json.dumps(schema)}"
+
+
+def _object(name: str, member: str, schema: Schema) -> str:
     """Lark for the object of a call, with optional space where JSON allows it."""
     first, second = json.dumps(f'"name": "{name}",'), json.dumps(f'"{member}": ')
-    return f'"{{" SPACE? {first} SPACE? {second} {arguments} SPACE? "}}"'
+    return f'"{{" SPACE? {first} SPACE? {second} {json_lark(schema)} SPACE? "}}"'
 
 
 _SHORT_ID = re.compile("[A-Za-z0-9]{9}")

@@ -39,7 +39,11 @@ _SWITCHES = ("enable_thinking", "thinking")
 """Names of template variables that turn reasoning on and off: in Qwen3 and GLM, in DeepSeek V3.1
 and Kimi K2."""
 
-_REASONING = (Marks("<think>", "</think>"), Marks("[THINK]", "[/THINK]"))
+_REASONING = (
+    Marks("<think>", "</think>"),
+    Marks("[THINK]", "[/THINK]"),
+    Marks("<seed:think>", "</seed:think>"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,19 +98,23 @@ class Dialect:
             return written_out(messages, tools) if tools or calls else messages, None
         return self.form.history(messages), tools or None
 
-    def reading(self, prompt: str, names: Collection[str] = (), begun: str = "") -> Reading:
+    def reading(
+        self, prompt: str, functions: Mapping[str, Json] | None = None, begun: str = ""
+    ) -> Reading:
         """How to read the answer to a prompt.
 
         Args:
             prompt: the rendered prompt.
-            names: functions that the answer may call. If empty, the reader does not look for calls.
+            functions: schemas of the arguments of the functions that the answer may call, by name.
+                Without functions, the reader does not look for calls.
             begun: text at the end of the prompt that already belongs to the answer.
         """
+        names = frozenset(functions or ())
         if self.form.frames:
             opened = opened_header(prompt)
             reasons = opened == REASONING.opening
             marks = None if opened and not reasons else self.marks
-            return Reading(self.form, frozenset(names), marks, reasons, opened)
+            return Reading(self.form, names, marks, reasons, opened)
         reasons = False
         if self.marks is not None:
             opening, closing = self.marks
@@ -116,7 +124,8 @@ class Dialect:
         marks = None if closed else self.marks
         if marks is None and not names:
             return PLAIN
-        return Reading(self.form if names else None, frozenset(names), marks, reasons)
+        form = self.form.typed(functions) if functions else None
+        return Reading(form, names, marks, reasons)
 
     def text_opened(self, prompt: str) -> str:
         """The prompt, ending with the marks that come before an answer's text, if there are any."""

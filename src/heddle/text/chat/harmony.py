@@ -18,14 +18,14 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from heddle.text.chat.call_forms import CallForm
+from heddle.text.chat.call_forms import CallForm, json_lark
 from heddle.text.parsing.answer_reader import Marks
 from heddle.text.parsing.characters import END
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from heddle.text.chat.call_forms import Mark
+    from heddle.text.chat.call_forms import Mark, Schema
     from heddle.text.parsing.answer_reader import AnswerReader
     from heddle.text.parsing.characters import Steps, Take
 
@@ -86,10 +86,10 @@ class Harmony(CallForm):
     def calls(self, mark: Mark, *, several: bool) -> str:
         return "function"  # one call: its end mark ends the answer
 
-    def function(self, name: str, arguments: str, mark: Mark) -> str:
+    def function(self, name: str, schema: Schema, mark: Mark) -> str:
         channel = f'({mark(CHANNEL)} "commentary")?'
         kind = f'SPACE? ({mark(_CONSTRAIN)}? "json")?'
-        return f"{json.dumps(name)} {channel} {kind} {mark(MESSAGE)} {arguments}"
+        return f"{json.dumps(name)} {channel} {kind} {mark(MESSAGE)} {json_lark(schema)}"
 
     def text_opening(self, mark: Mark) -> str:
         kind = f'SPACE? ({mark(_CONSTRAIN)}? "json")?'

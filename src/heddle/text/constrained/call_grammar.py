@@ -106,8 +106,9 @@ def _rules_of_calls(
         f"opening: {form.opening(mark)}",
         f"calls: {form.calls(mark, several=parallel)}",
         f"function: {' | '.join(names)}",
+        *form.rules(mark),
         *(
-            f"{name}: {form.function(callee.name, f'%json {json.dumps(callee.arguments())}', mark)}"
+            f"{name}: {form.function(callee.name, callee.arguments(), mark)}"
             for name, callee in zip(names, callees, strict=True)
         ),
     ]

@@ -1,0 +1,307 @@
+"""The engine of forms that write each argument between tags, as text without quotes.
+
+    <tool_call><function=name><parameter=key>value</parameter></function></tool_call>
+
+A form of this kind is a class with its tags. A string streams as it arrives; every other value
+waits for its end, because only then its type is sure (`types.py`).
+
+A tag inside a value is text unless something that may follow a value comes after it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from heddle.extensions.call_forms.types import STRING, json_of, resolved, types_of
+from heddle.text.chat.call_forms import CallForm
+from heddle.text.constrained.lark_regex import lark_regex
+from heddle.text.parsing.characters import END
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from heddle.text.chat.call_forms import Mark, Schema
+    from heddle.text.parsing.answer_reader import AnswerReader
+    from heddle.text.parsing.characters import Steps, Take
+
+_LONGEST_NAME = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Tagged(CallForm):
+    """Calls between tags. Subclasses name the tags.
+
+    Attributes:
+        schemas: schemas of the functions' arguments, by function.
+    """
+
+    schemas: Mapping[str, Schema] = field(default_factory=dict, compare=False)
+
+    opening_tag: ClassVar[str]
+    closing_tag: ClassVar[str]
+    before_name: ClassVar[str]
+    after_name: ClassVar[str]
+    after_call: ClassVar[str]
+    before_key: ClassVar[str]
+    after_key: ClassVar[str]
+    after_value: ClassVar[str]
+    pads_values: ClassVar[bool] = False
+    """Whether a newline before a value and one after it are not part of the value."""
+    shares_tags: ClassVar[bool] = False
+    """Whether several calls stand between one pair of the outer tags."""
+
+    def typed(self, schemas: Mapping[str, Schema]) -> CallForm:
+        return type(self)(schemas)
+
+    def history(self, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+        """The messages, with arguments as objects: templates of this kind write member by member.
+
+        A call whose arguments are no object has them as a text under the name `arguments`.
+        """
+        return [
+            {**message, "tool_calls": [_with_object(call) for call in message["tool_calls"]]}
+            if message.get("tool_calls")
+            else message
+            for message in messages
+        ]
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    def read(self, source: AnswerReader, names: Collection[str]) -> Steps[None]:
+        # Models leave out the outer tag at times. Then only a known function is a call.
+        inner = (self.before_name,) if self.before_name else ()
+        while mark := (yield from source.until((self.opening_tag, *inner), source.add_text)):
+            outer = mark == self.opening_tag
+            if outer:
+                source.expect_call(source.position)
+            known, begun = (None, "") if outer else (names, mark)
+            if (yield from self._call(source, known, begun)):
+                while self.before_name and (yield from self._call(source, known, "")):
+                    pass
+                yield from source.skip(self.closing_tag)
+            elif outer:
+                yield from source.reject_mark(mark)
+            else:
+                source.add_text(mark)
+
+    def _call(self, source: AnswerReader, names: Collection[str] | None, begun: str) -> Steps[bool]:
+        """Read a call whose tag `begun` has been read already. Returns whether there is one."""
+        found: list[str] = []
+        if not (yield from source.attempt(self._name(source, names, begun, found))):
+            return False
+        schema = resolved(self.schemas.get(found[0]), {})
+        source.add_arguments("{")
+        written = 0
+        while key := (yield from self._key(source)):
+            separator = ", " if written else ""
+            written += 1
+            start = f"{separator}{json.dumps(key, ensure_ascii=False)}: "
+            yield from self._value(source, start, _types(schema, key))
+        if self.after_call:
+            yield from source.skip(self.after_call)
+        if source.cut and source.ended:
+            yield from source.until((), lambda _: None)  # an incomplete tag
+        else:
+            source.add_arguments("}")
+        return True
+
+    def _name(
+        self,
+        source: AnswerReader,
+        names: Collection[str] | None,
+        begun: str,
+        found: list[str],
+    ) -> Steps[bool]:
+        """Read a function's name with its tags, and begin the call."""
+        start = source.position - len(begun)
+        if self.before_name and not begun and not (yield from source.skip(self.before_name)):
+            return False
+        name = yield from self._function_name(source)
+        if len(name.split()) != 1 or (names is not None and name not in names):
+            return False
+        found.append(name)
+        source.expect_call(start)
+        source.begin_call(name)
+        return True
+
+    def _function_name(self, source: AnswerReader) -> Steps[str]:
+        return (yield from self._until(source, self.after_name))
+
+    def _until(self, source: AnswerReader, tag: str) -> Steps[str]:
+        """Read a name and the tag after it. Returns an empty text if that is not what comes."""
+        text = ""
+        while not text.endswith(tag):
+            char = yield from source.next()
+            text += char
+            if char == END or len(text) > _LONGEST_NAME:
+                return ""
+        name = text.removesuffix(tag).strip()
+        return "" if any(char in "<>\n" for char in name) else name
+
+    def _key(self, source: AnswerReader) -> Steps[str]:
+        """Read a key with its tags. Returns an empty text, and reads nothing, if none comes."""
+        found: list[str] = []
+
+        def steps() -> Steps[bool]:
+            if (yield from source.skip(self.before_key)):
+                found.append((yield from self._until(source, self.after_key)))
+            return bool(found and found[0])
+
+        return found[0] if (yield from source.attempt(steps())) else ""
+
+    def _value(self, source: AnswerReader, start: str, types: frozenset[str]) -> Steps[None]:
+        """Read a value with the tag after it. Add it to the arguments, after the text `start`."""
+        if types == STRING:
+            source.add_arguments(f'{start}"')
+            yield from self._value_text(source, lambda text: source.add_arguments(_escaped(text)))
+            if not (source.cut and source.ended):
+                source.add_arguments('"')
+            return
+        pieces: list[str] = []
+        yield from self._value_text(source, pieces.append)
+        text = "".join(pieces)
+        cut = source.cut and source.ended
+        source.add_arguments(start + (text.strip() if cut else json_of(text, types)))
+
+    def _value_text(self, source: AnswerReader, take: Take) -> Steps[None]:
+        """Read a value with the tag after it."""
+        value = _Padded(take) if self.pads_values else take
+        if self.pads_values:
+            char = yield from source.next()
+            if char != "\n":
+                source.put_back(char)
+        ends = (self.after_value, self.after_call) if self.after_call else (self.after_value,)
+        after_call = (self.closing_tag, *self._next_call)
+        after_value = (self.before_key, self.after_call or self.closing_tag)
+        while mark := (yield from source.until(ends, value)):
+            # A call's tag ends a value whose own tag is missing.
+            following = after_value if mark == self.after_value else after_call
+            if (yield from _comes_next(source, following)):
+                if mark == self.after_call:
+                    source.put_back(mark)
+                return
+            value(mark)
+
+    @property
+    def _next_call(self) -> tuple[str, ...]:
+        return (self.before_name,) if self.shares_tags else ()
+
+    # --- grammars --------------------------------------------------------------------------------
+
+    def opening(self, mark: Mark) -> str:
+        return mark(self.opening_tag)
+
+    def calls(self, mark: Mark, *, several: bool) -> str:
+        opening, closing = mark(self.opening_tag), mark(self.closing_tag)
+        between = "" if self.shares_tags else f"{closing} SPACE? {opening} SPACE?"
+        more = f"({between} function SPACE?)*" if several else ""
+        return f"SPACE? function SPACE? {more} {closing} SPACE?"
+
+    def function(self, name: str, schema: Schema, mark: Mark) -> str:
+        head = mark(f"{self.before_name}{name}{self.after_name}")
+        end = mark(self.after_call) if self.after_call else ""
+        return f"{head} SPACE? {self._parameters(schema, mark)} {end}"
+
+    def rules(self, mark: Mark) -> Sequence[str]:
+        end = mark(self.after_value)
+        is_control = end.startswith("<")  # no other text has a control token
+        text = f"text: /(?s:.*)/ {end}" if is_control else f"text[lazy]: {_up_to(self.after_value)}"
+        before, after = mark(self.before_key), mark(self.after_key)
+        return [text, rf"parameter: {before} /[^<>\n]+/ {after} text SPACE?"]
+
+    def _parameters(self, schema: Schema, mark: Mark) -> str:
+        """Lark for the parameters of a function, in the order of its schema."""
+        root = resolved(schema, schema)
+        named = root.get("properties")
+        required = root.get("required")
+        required = required if isinstance(required, list) else []
+        properties: dict[str, Any] = {key: {} for key in required}
+        properties |= named if isinstance(named, dict) else {}
+        written = []
+        for key, part in properties.items():
+            head = mark(f"{self.before_key}{key}{self.after_key}")
+            one = f"{head} {self._value_lark(part, schema, mark)} SPACE?"
+            written.append(one if key in required else f"({one})?")
+        if root.get("additionalProperties") is not False:
+            written.append("parameter*")
+        return " ".join(written)
+
+    def _value_lark(self, part: Any, root: Schema, mark: Mark) -> str:
+        """Lark for a value that the schema `part` of `root` allows, with the tag after it.
+
+        Of strings only `enum` and `const` are enforced.
+        """
+        types, known = types_of(part, root), resolved(part, root)
+        values = known.get("enum", [known["const"]] if "const" in known else None)
+        if types == STRING and isinstance(values, list):
+            written = " | ".join(json.dumps(one) for one in values)
+            return f"SPACE? ({written}) SPACE? {mark(self.after_value)}"
+        if types & STRING or not _is_portable(part):
+            return "text"
+        shared = {key: root[key] for key in ("$defs", "definitions", "x-guidance") if key in root}
+        return f"SPACE? %json {json.dumps({**part, **shared})} SPACE? {mark(self.after_value)}"
+
+
+def _up_to(tag: str) -> str:
+    """Lark for a text up to a tag, and the tag."""
+    return lark_regex(f"(?s:.*){re.escape(tag)}")
+
+
+class _Padded:
+    """Passes text on, except a newline at its end."""
+
+    def __init__(self, take: Take) -> None:
+        self._take = take
+        self._held = ""
+
+    def __call__(self, text: str) -> None:
+        text = self._held + text
+        shown = text.removesuffix("\n")
+        self._held = text[len(shown) :]
+        if shown:
+            self._take(shown)
+
+
+def _types(schema: Mapping[str, Any], key: str) -> frozenset[str]:
+    named = schema.get("properties")
+    return types_of(named.get(key) if isinstance(named, dict) else None, schema)
+
+
+def _escaped(text: str) -> str:
+    """A part of a string as JSON."""
+    return json.dumps(text, ensure_ascii=False)[1:-1]
+
+
+def _is_portable(part: Any) -> bool:
+    """Whether a schema's references are valid in another schema with the same definitions."""
+    if isinstance(part, dict):
+        reference = part.get("$ref", "#/$defs/")
+        return str(reference).startswith(("#/$defs/", "#/definitions/")) and all(
+            map(_is_portable, part.values())
+        )
+    return all(map(_is_portable, part)) if isinstance(part, list) else True
+
+
+def _comes_next(source: AnswerReader, texts: Collection[str]) -> Steps[bool]:
+    """Whether one of `texts` comes next, perhaps after space, or the end. Reads nothing."""
+    read = begun = ""
+    while True:
+        char = yield from source.next()
+        read += char
+        begun += char if begun else char.strip()
+        if char == END or begun in texts:
+            source.put_back(read)
+            return True
+        if begun and not any(text.startswith(begun) for text in texts):
+            source.put_back(read)
+            return False
+
+
+def _with_object(call: Mapping[str, Any]) -> Mapping[str, Any]:
+    function = call["function"]
+    if isinstance(function["arguments"], dict):
+        return call
+    return {**call, "function": {**function, "arguments": {"arguments": function["arguments"]}}}
