@@ -82,7 +82,7 @@ def first_name(text: str) -> str:
 
 
 def continuations(llm: LLM, alpha: float | None) -> list[str]:
-    """What the model writes after the prompts and the sentence; None: without the table."""
+    """The model's text after the prompts and the sentence; None: without the table."""
     table = () if alpha is None else (EngramChoice(NAME, 1.0),)
     params = SamplingParams(max_tokens=TOKENS, temperature=0, engram=table, engram_alpha=alpha)
     return [output.text for output in llm.generate([*PROMPTS, SENTENCE], params)]

@@ -54,7 +54,7 @@ FORMS = {"n-grams of 1 to 3 tokens": Form(3, 1, KEEP), "n-grams of 3 tokens": Fo
 
 @dataclass(frozen=True, slots=True)
 class Bias:
-    """What a pick takes longer with a table, in microseconds: where it predicts, and elsewhere."""
+    """The extra time of a pick with a table, in microseconds: where it predicts, and elsewhere."""
 
     found: float
     missed: float

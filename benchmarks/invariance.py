@@ -1,4 +1,4 @@
-"""What it costs that a token's bits are the same in any company, on a GPU: matmuls alone.
+"""The cost of equal bits in any company, on a GPU: matmuls alone.
 
     python benchmarks/invariance.py [--device cuda] [--tokens 1,16,64,512] [--scale 1]
 

@@ -155,13 +155,13 @@ class Talking:
     openai: openai.OpenAI
 
     def says(self, *answers: str) -> None:
-        """What is said from now on, by the seed."""
+        """Set the texts that the model says from now on, by the seed."""
         self.executor.answers = answers
         self.executor.prompts.clear()
 
     @property
     def prompt(self) -> str:
-        """What it was asked last."""
+        """The last prompt."""
         return self.executor.prompts[-1]
 
     def post(self, path: str, body: Any) -> httpx.Response:

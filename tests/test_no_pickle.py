@@ -21,7 +21,7 @@ CALLS = {
 
 
 def dangers(source: str) -> list[str]:
-    """What in a module may unpickle a file or run it."""
+    """The places of a module that may unpickle a file or run it."""
     found = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):

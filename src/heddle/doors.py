@@ -54,7 +54,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extension:
-    """What one package brings. All texts but keys are references.
+    """The parts that one package brings. All texts but keys are references.
 
     Attributes:
         settings: classes with settings (:class:`heddle.config.EngineSettings` or
@@ -150,12 +150,12 @@ def families() -> tuple[Any, ...]:
 
 @cache
 def architectures(format: str) -> Mapping[str, Any]:
-    """What families say of the files of each architecture in `format`, "gguf" or "hf"."""
+    """The names that families give for each architecture in `format`, "gguf" or "hf"."""
     return {name: row for family in families() for name, row in getattr(family, format).items()}
 
 
 def refer(reference: str) -> Any:
-    """What the text `module:name` names. Raises ImportError or AttributeError."""
+    """Import the object that the text `module:name` names. Raises ImportError or AttributeError."""
     module, _, name = reference.partition(":")
     return getattr(importlib.import_module(module), name)
 

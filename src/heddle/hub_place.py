@@ -1,4 +1,4 @@
-"""Where models of the Hugging Face hub come from and where they are kept.
+"""The address of the Hugging Face hub, and the folder that keeps its models.
 
 The settings win over the variables, which are those of `huggingface_hub`. An empty variable counts
 as not set.

@@ -142,7 +142,7 @@ class LogitsProcessor(Protocol):
 
 
 class LogitEdit(NamedTuple):
-    """What a grammar and logits processors do to the logits of one pick.
+    """The change that a grammar and logits processors make to the logits of one pick.
 
     Attributes:
         mask: the tokens that may be picked, as :meth:`GrammarState.next_mask` returns them.

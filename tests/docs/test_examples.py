@@ -31,7 +31,7 @@ _DIFFERS = re.compile(r"\d+(?= steps\b| ms\b)|(?<=order of arrival: )\w+")
 
 
 def shown(program: Path) -> str:
-    """What the docstring says that the program prints."""
+    """The output that the docstring says the program prints."""
     text = ast.get_docstring(ast.parse(program.read_text("utf-8"))) or ""
     return text.partition(f"$ python examples/{program.name}\n")[2]
 

@@ -1,4 +1,4 @@
-"""What `scripts/check_imports.py` finds: directions inside of server/, and circles."""
+"""Findings of `scripts/check_imports.py`: directions inside of server/, and circles."""
 
 from __future__ import annotations
 

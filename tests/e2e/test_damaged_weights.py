@@ -70,7 +70,7 @@ def start(path: Path, isa: str, slots: int) -> Engine:
 
 
 def run(engine: Engine, requests) -> list[Output | NonFiniteLogitsError]:
-    """What each of the requests, sent at once, ends with."""
+    """Send the requests at once, and return the end of each."""
     collectors = [Collector() for _ in requests]
     engine.submit_many(
         [(*request, sink) for request, sink in zip(requests, collectors, strict=True)]

@@ -33,7 +33,7 @@ PROMPTS = [[*TEXT[:length], tail] for tail, length in enumerate((200, 200, 130, 
 
 
 def token_of(state: int, seed: int | None) -> int:
-    """What comes next: a hash of the state."""
+    """The next token: a hash of the state."""
     return zlib.crc32(repr((state, seed)).encode()) % VOCABULARY
 
 
@@ -50,7 +50,7 @@ def params(**fields: Any) -> SamplingParams:
 
 
 def expected(prompt: Sequence[int], count: int = 20) -> list[int]:
-    """What follows a prompt, by the definition."""
+    """The tokens that follow a prompt, by the definition."""
     tokens = list(prompt)
     for _ in range(count):
         tokens.append(token_of(state_after(tokens), 1))

@@ -1,3 +1,3 @@
-"""What the tests of executors share."""
+"""Fixtures that the tests of executors share."""
 
 from fixtures.masks import masks_in_time  # noqa: F401

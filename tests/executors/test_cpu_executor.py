@@ -1,4 +1,4 @@
-"""What only the CPU executor does: threads, instruction levels, memory."""
+"""Tests of the CPU executor alone: threads, instruction levels, memory."""
 
 from __future__ import annotations
 

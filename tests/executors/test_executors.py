@@ -1,4 +1,4 @@
-"""What every executor must do (`heddle.step.Executor`), on each device of the registry."""
+"""The duties of every executor (`heddle.step.Executor`), on each device of the registry."""
 
 # Outcomes are unions; each test knows which member its plan gives.
 # mypy: disable-error-code="attr-defined, assignment, return-value"

@@ -1,4 +1,4 @@
-"""What a step of a recorded graph reads and multiplies, by hand."""
+"""The bytes and multiply-adds of a step of a recorded graph, counted by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of extensions share with those of the core."""
+"""Fixtures that the tests of extensions share with those of the core."""
 
 from fixtures.commands import loaded, no_frozen_objects, no_variables  # noqa: F401
 from fixtures.engines import engine, executor, start  # noqa: F401

@@ -84,7 +84,7 @@ class Rig:
         params: SamplingParams = GREEDY,
         meanwhile: Callable[[], None] = lambda: None,
     ) -> list[Bits]:
-        """What the prompts give, all of them at once. `meanwhile` runs while steps compute."""
+        """Run all prompts at once; return their results. `meanwhile` runs while steps compute."""
         first, self.count = self.count, self.count + len(prompts)
         sequences = [
             Sequence(first + i, replace(params, seed=i), list(prompt), len(prompt), frozenset())

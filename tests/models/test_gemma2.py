@@ -1,4 +1,4 @@
-"""What gemma2.py reads from a checkpoint; test_logits.py and test_folders.py compare its logits."""
+"""Values that gemma2.py reads from a checkpoint; test_logits.py and test_folders.py test logits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What gemma3.py reads from a checkpoint; test_logits.py compares its logits."""
+"""The values that gemma3.py reads from a checkpoint; test_logits.py compares its logits."""
 
 from __future__ import annotations
 

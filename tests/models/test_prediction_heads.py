@@ -96,7 +96,7 @@ def formula(model: TinyHead, folder: Path) -> np.ndarray:
 
 
 def only_layer(model: TinyHead) -> dict[str, int]:
-    """What makes the only layer of a model one like the head's."""
+    """The settings that make the only layer of a model like the head's."""
     return {"period": 1} if hasattr(model, "period") else {"dense": 0}
 
 

@@ -317,7 +317,7 @@ def test_no_end_before_min_tokens():
 
 
 def test_a_bad_sequence_is_excluded_from_the_first_output_on():
-    """What the prompt ends with does not begin a bad sequence."""
+    """The end of the prompt does not begin a bad sequence."""
     rules = TokenRules(bad_sequences=((2,), (0, 1), (3, 3, 0)))
     logits = np.array([1, 3, 4, 2], np.float32)
     params = SamplingParams(temperature=0, seed=0)

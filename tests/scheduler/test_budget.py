@@ -1,4 +1,4 @@
-"""What a step's tokens cost when a recurrent model computes right guesses again."""
+"""The cost of a step's tokens when a recurrent model computes right guesses again."""
 
 from __future__ import annotations
 

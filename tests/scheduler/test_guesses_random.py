@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Guesses(Machine):
-    """What both machines add."""
+    """The rules that both machines add."""
 
     repeats = False
 

@@ -1,4 +1,4 @@
-"""Which guesses a step computes, by their likelihood and by what steps cost."""
+"""The guesses that a step computes, by their likelihood and by what steps cost."""
 
 from __future__ import annotations
 

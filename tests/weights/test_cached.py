@@ -1,4 +1,4 @@
-"""What is in the caches, and its removal."""
+"""The content of the caches, and its removal."""
 
 from __future__ import annotations
 

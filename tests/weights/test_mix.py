@@ -1,4 +1,4 @@
-"""Which type each matrix gets."""
+"""The type of each matrix."""
 
 from __future__ import annotations
 

@@ -363,7 +363,7 @@ class EngineLoop:
         return result
 
     def _work_beside(self, plan: StepPlan) -> None:
-        """What the engine thread does while a step computes."""
+        """Do the work of the engine thread that fits beside a step."""
         slots = self.scheduler.slots
         if step_log.LOG.isEnabledFor(logging.DEBUG):
             step_log.log_prompts(plan, slots, self.delivery.requests)

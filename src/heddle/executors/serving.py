@@ -152,7 +152,7 @@ def page_groups(memory: StateMemory) -> list[PageGroup]:
 
 
 def page_tables(chunk: Chunk) -> list[tuple[int, Sequence[int]]]:
-    """For each group, the number of the first page that the sequence holds, and its page ids."""
+    """The number of the first page that the sequence holds and its page ids, for each group."""
     return [(0, chunk.pages), *((window.first, window.pages) for window in chunk.windows)]
 
 
@@ -166,7 +166,7 @@ def layer_places(memory: StateMemory) -> dict[int, tuple[int, int]]:
 
 
 def position_bytes(memory: StateMemory) -> dict[int, float]:
-    """For each layer that keeps keys and values, their bytes for one position."""
+    """The bytes of one position for each layer that keeps keys and values."""
     return {
         layer: group.page_bytes / PAGE_TOKENS / len(group.layers)
         for group in page_groups(memory)
@@ -175,7 +175,7 @@ def position_bytes(memory: StateMemory) -> dict[int, float]:
 
 
 def fixed_places(memory: StateMemory) -> dict[int, int]:
-    """For each layer with fixed-size state, the byte at which it begins in the state of a slot."""
+    """The byte at which each layer with fixed-size state begins in the state of a slot."""
     places, begin = {}, 0
     for layer, size in memory.fixed:
         places[layer] = begin

@@ -1,1 +1,1 @@
-"""From a name to a model that is ready to run: files, tokenizer, chat template, executor."""
+"""The way from a name to a model that can run: files, tokenizer, chat template, executor."""

@@ -174,7 +174,7 @@ def expert_spec(
 
 
 def _expert_layers(hyperparameters: Hyperparameters, layers: int) -> list[bool]:
-    """For each layer, whether it has experts."""
+    """Whether each layer has experts."""
     listed = hyperparameters.get("expert_layers")
     if listed is None:
         dense = hyperparameters.count("dense_layers")

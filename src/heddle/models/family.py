@@ -1,4 +1,4 @@
-"""What a family is: the function that builds its models, and the names that its files use.
+"""A family: the function that builds its models, and the names that its files use.
 
 The file of a family ends with a value `FAMILY`. That value is the whole registration.
 """

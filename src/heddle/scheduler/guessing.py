@@ -47,7 +47,7 @@ class Drafting:
     grade: int = 0
 
     def likelihoods(self, count: int, grade: int = 0) -> list[float]:
-        """For each of `count` guesses, how likely it and all guesses before it are right.
+        """The likelihood of each of `count` guesses that it and all guesses before it are right.
 
         `grade` is that of the first guess.
         """

@@ -1,4 +1,4 @@
-"""What recent steps took, and what follows from it for the next ones.
+"""Times of recent steps, and the bound on the next ones that follows from them.
 
 A running stream waits one step for its next token, and prompt tokens make this step longer. The
 engine measures each step. From these times the pace learns two costs: the cost of decoding n

@@ -250,7 +250,7 @@ class Hyperparameters:
         return 0.0 if value == 0 and value is not False else self._checked(name, value, float)
 
     def integers(self, name: str, entries: int, default: int | None = None) -> tuple[int, ...]:
-        """So many positive whole numbers; one number stands for all."""
+        """Return `entries` positive whole numbers; one number stands for all."""
         values = self._values.get(name, default)
         if not isinstance(values, list):
             return (self._checked(name, values, int),) * entries
@@ -259,7 +259,7 @@ class Hyperparameters:
         return tuple(self._checked(name, value, int) for value in values)
 
     def numbers(self, name: str, entries: int) -> tuple[float, ...]:
-        """So many positive numbers that float32 holds."""
+        """Return `entries` positive numbers that float32 holds."""
         values = self._values.get(name)
         if not isinstance(values, list) or len(values) != entries:
             self.fail(name, f"must be a list of {entries} numbers, got {values!r}")

@@ -1,4 +1,4 @@
-"""Which reader opens a path: a folder is Hugging Face's, a file is GGUF."""
+"""The reader of a path: a folder is Hugging Face's, a file is GGUF."""
 
 from __future__ import annotations
 

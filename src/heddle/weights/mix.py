@@ -1,4 +1,4 @@
-"""Which type each matrix gets when a model is quantised: at load, or to a new file.
+"""The type of each matrix when a model is quantised: at load, or to a new file.
 
 Only matrices stored as floats are quantised. A matrix that is already quantised stays as it is:
 quantising twice loses more than the second type alone. As in llama.cpp's mixes, the embeddings and

@@ -14,7 +14,7 @@ from tensor_blocks import FLOATS, QUANTISED, extreme_block, random_matrix
 
 
 def quantised_activations(x):
-    """What the int8 activations of x stand for, in float64."""
+    """The values of x's int8 activations, in float64."""
     blocks = x.reshape(len(x), -1, 32)
     peak = np.abs(blocks).max(axis=-1, keepdims=True)
     inverse = np.divide(np.float32(127), peak, where=peak > 0, out=np.zeros_like(peak))

@@ -1,4 +1,4 @@
-"""What a draft model guesses and computes, one rule at a time, without an engine."""
+"""Guesses and work of a draft model, one rule at a time, without an engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which hidden states a prediction head keeps, without a model."""
+"""The hidden states that a prediction head keeps, without a model."""
 
 from __future__ import annotations
 

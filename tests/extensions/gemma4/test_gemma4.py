@@ -1,4 +1,4 @@
-"""What gemma4.py reads from a checkpoint, and its exactness; test_logits.py compares its logits."""
+"""Values that gemma4.py reads from a checkpoint, and its exactness; test_logits.py tests logits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Ollama's routes say of models that are not loaded."""
+"""Answers of Ollama's routes about models that are not loaded."""
 
 from __future__ import annotations
 

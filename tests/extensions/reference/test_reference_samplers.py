@@ -185,7 +185,7 @@ def test_mirostat_takes_the_place_of_what_cuts_off() -> None:
 
 
 def score_changes(size: int, past: Past, **settings: Any) -> np.ndarray:
-    """What a chain takes off logits that are all 1: from the probabilities."""
+    """The changes that a chain makes to logits that are all 1, from the probabilities."""
     p = filtered(np.ones(size, np.float32), SamplingParams(**settings), past)[1]
     return np.log(p) - np.log(p).max()
 

@@ -1,4 +1,4 @@
-"""Which operations of a recorded graph are joined."""
+"""The operations of a recorded graph that are joined."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tiny models have in common: their weights, in Hugging Face's layout and as GGUF files.
+"""The common part of tiny models: their weights, in Hugging Face's layout and as GGUF files.
 
 The weights come from NumPy's legacy generator, whose stream is frozen for good, so that logits
 computed once with `transformers` stay valid.
@@ -178,7 +178,7 @@ class TinyModel:
         return {"general.architecture": architecture, **prefixed}
 
     def gguf_values(self, name: str, values: np.ndarray) -> np.ndarray:
-        """What GGUF stores for the tensor that `transformers` calls `name`."""
+        """The values that GGUF stores for the tensor that `transformers` calls `name`."""
         if not self.interleaves or not ("q_proj" in name or "k_proj" in name):
             return values
         halves = values.reshape(-1, 2, self.head_dim // 2, *values.shape[1:])

@@ -1,4 +1,4 @@
-"""What tiny models with gated delta nets have in common."""
+"""The common part of tiny models with gated delta nets."""
 
 from __future__ import annotations
 

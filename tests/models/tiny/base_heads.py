@@ -1,4 +1,4 @@
-"""What tiny models with a prediction head have in common."""
+"""The common part of tiny models with a prediction head."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tiny models with latent attention have in common."""
+"""The common part of tiny models with latent attention."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tiny models with Mamba-2 mixers have in common."""
+"""The common part of tiny models with Mamba-2 mixers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tiny models with a mixture of experts have in common."""
+"""The common part of tiny models with a mixture of experts."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ class TinyNemotronH(TinyMamba):
 
     @property
     def mlp_width(self) -> int:
-        """What GGUF says of the width of feed-forward layers."""
+        """The width of feed-forward layers that GGUF states."""
         return self.ffn_width
 
     def gguf_name(self, name: str) -> str:

@@ -1,4 +1,4 @@
-"""What clients say to the prefix cache and hear of it."""
+"""Fields of the prefix cache in requests and in answers."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def new_writer() -> ChatWriter:
 
 
 def respond(streams: Any, receive: Any) -> list[bytes]:
-    """What an event stream sends."""
+    """The bytes that an event stream sends."""
     sent: list[bytes] = []
 
     async def send(message: Any) -> None:

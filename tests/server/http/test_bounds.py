@@ -1,4 +1,4 @@
-"""What clients can make a server hold has bounds: bodies, copies of prompts, answers unread."""
+"""Bounds on the memory that clients can make a server hold: bodies, prompts, unread answers."""
 
 from __future__ import annotations
 
@@ -482,7 +482,7 @@ def open_connections(server: Running) -> int:
 
 
 def ask_and_read(server: Running, stream: bool) -> str:
-    """What a client of good manners gets."""
+    """The answer that a client of good manners gets."""
     body = {"prompt": "hello", "max_tokens": 5, "seed": 1, "stream": stream, "ignore_eos": True}
     response = server.post("/v1/completions", body)
     assert response.status_code == 200

@@ -20,7 +20,7 @@ PAGE = "https://page.example"
 
 
 def ask_first(server: Running, origin: str) -> httpx.Response:
-    """What a browser sends before a page's request."""
+    """Send the preflight request that a browser sends before a page's request."""
     headers = {
         "origin": origin,
         "access-control-request-method": "POST",

@@ -1,4 +1,4 @@
-"""What `/openapi.json` says of the routes. Whether it is true: tests/conformance."""
+"""The description of routes in `/openapi.json`. tests/conformance checks that it is true."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ CASES = [
 
 
 def content(answer: Any) -> Any:
-    """What the model said, whatever the shape."""
+    """The text of the model in an answer of any shape."""
     body = answer.json()
     parts = body.get("choices") or body.get("output") or body["content"]
     for one in parts:

@@ -1,4 +1,4 @@
-"""What a chat template reveals of calls and reasoning, and what it gets as input."""
+"""The form of calls and reasoning that a chat template shows, and the template's input."""
 
 from __future__ import annotations
 

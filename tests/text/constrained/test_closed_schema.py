@@ -1,4 +1,4 @@
-"""Which objects of a schema are closed, and which stay open."""
+"""The objects of a schema that are closed, and those that stay open."""
 
 from __future__ import annotations
 

@@ -355,7 +355,7 @@ def test_sampling_parameters_check_their_grammar():
 
 
 class PanicException(BaseException):
-    """What a panic of a library written in Rust looks like."""
+    """A panic of a library written in Rust, as Python sees it."""
 
 
 @pytest.mark.parametrize("call", ["consume_tokens", "compute_bitmask"])

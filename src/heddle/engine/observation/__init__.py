@@ -1,1 +1,1 @@
-"""What an engine tells about itself: figures, warnings, lines of the log, the watchdog."""
+"""Reports of an engine about itself: figures, warnings, lines of the log, the watchdog."""

@@ -32,7 +32,7 @@ class PooledStates(Protocol):
     """Hidden states that become the embedding of one sequence."""
 
     def room_for(self, row: int, count: int) -> list[PooledRows]:
-        """Where the native step adds the states of `count` rows, the first of them `row`."""
+        """Places where the native step adds the states of `count` rows, the first of them `row`."""
         ...
 
     def add(self, state: npt.NDArray[np.float32]) -> None:

@@ -287,7 +287,7 @@ class _Lowering:
             self._quantise_apart(node)
 
     def _place(self, place: StatePlace) -> int:
-        """Where a part begins in the state of a sequence, in floats."""
+        """The place at which a part begins in the state of a sequence, in floats."""
         return self._fixed[place.layer] // 4 + place.first
 
     def _emit_conv(self, node: recording.CausalConv) -> None:

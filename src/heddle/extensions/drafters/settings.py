@@ -10,7 +10,7 @@ from heddle.settings import setting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrafterSettings(EngineSettings):
-    """Which small model guesses for a model."""
+    """Settings of the small model that guesses for a model."""
 
     draft: str = setting(
         "",

@@ -1,4 +1,4 @@
-"""What a model leaves to its draft model."""
+"""The settings of a model that leaves memory to its draft model."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def _kinds(config: Config, layers: int) -> list[object]:
 
 
 def _overrides(config: Config, layers: int, kinds: list[object]) -> list[Config]:
-    """For each layer, the keys that differ from those of config.json."""
+    """The keys of each layer that differ from those of config.json."""
     given = config.get("per_layer_config")
     if given is not None:
         if not isinstance(given, dict) or not all(isinstance(o, dict) for o in given.values()):

@@ -139,7 +139,7 @@ def _nearby(read: Hyperparameters, head_dim: int) -> RopeSpec:
 
 
 def _sources(read: Hyperparameters, windows: list[int]) -> list[int | None]:
-    """For each layer, the layer whose keys and values it reads; None if it has its own."""
+    """The layer whose keys and values each layer reads; None if it has its own."""
     own = len(windows) - read.count("shared_layers")
     if own < 1:
         read.fail("shared_layers", f"must be less than the {len(windows)} layers")

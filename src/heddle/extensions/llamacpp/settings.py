@@ -8,7 +8,7 @@ from heddle.settings import setting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LlamaCppSettings(ServerSettings):
-    """What the server does as llama.cpp's."""
+    """Settings of llama.cpp's routes."""
 
     metric_names: str = setting(
         "heddle",

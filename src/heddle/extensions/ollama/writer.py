@@ -57,7 +57,7 @@ class Clock:
 
 
 def _nanoseconds(seconds: float) -> int:
-    """At least 1: clients divide by durations."""
+    """Nanoseconds, at least 1: clients divide by durations."""
     return max(1, round(seconds * 1e9))
 
 

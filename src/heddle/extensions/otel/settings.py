@@ -8,7 +8,7 @@ from heddle.settings import setting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtelSettings(ServerSettings):
-    """Where spans go."""
+    """Settings of the place to which spans go."""
 
     otel_endpoint: str = setting(
         "",

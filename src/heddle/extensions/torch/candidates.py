@@ -73,7 +73,7 @@ class Candidates:
         return prefix_sums(values).gather(-1, last(self.alive))
 
     def rank(self) -> torch.Tensor:
-        """Of a list: the number of better candidates (rows, n)."""
+        """The number of better candidates for each one of a list (rows, n)."""
         return self.alive.cumsum(-1) - 1
 
     # --- listing ----------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Which operations compute on a device."""
+"""The operations that compute on a device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which experts compute a token, on torch tensors; see `heddle.models.ops.ExpertSpec`."""
+"""The experts that compute a token, on torch tensors; see `heddle.models.ops.ExpertSpec`."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class FixedStates:
         return chunk.slot, chunk.slot + self.slots
 
     def first_element(self, place: StatePlace) -> int:
-        """Where a part begins in a state."""
+        """The element at which a part begins in a state."""
         return self._begins[place.layer] + place.first
 
     def read(self, snapshot: int) -> memoryview:

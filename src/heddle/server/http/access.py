@@ -1,4 +1,4 @@
-"""Who may do what: checks keys before bodies are read, and guards admin routes.
+"""Access by keys: checks keys before bodies are read, and guards admin routes.
 
 An admin route changes the server for all clients: it loads or unloads models, or drops the prefix
 cache. A route becomes an admin route by one dependency:
@@ -51,7 +51,7 @@ _HOW = "send a valid key as `Authorization: Bearer KEY` or `x-api-key: KEY`"
 
 
 class Access:
-    """What the clients of one server may do.
+    """The rights of the clients of one server.
 
     Attributes:
         looks: whether the server has keys, so that requests may have one.

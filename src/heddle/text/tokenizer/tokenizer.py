@@ -289,7 +289,7 @@ class Tokenizer:
         return self._visible_bytes(id).decode(errors="replace")
 
     def vocabulary_entries(self) -> Iterator[tuple[bytes, bool]]:
-        """For each token id from 0: its bytes, and whether it is a control token or unknown.
+        """The bytes of each token id from 0, and whether it is a control token or unknown.
 
         The bytes of a control token are its text. An engram table has a fingerprint of these.
         """

@@ -83,7 +83,7 @@ def _plain(value: object) -> object:
 
 
 def _read_windows(values: dict[str, Any]) -> None:
-    """Which layers attend to a window, if the key has a flag for each and no period."""
+    """The layers that attend to a window, if the key has a flag for each and no period."""
     if isinstance(values.get("window_period"), list):
         values["window_layers"] = values.pop("window_period")
 

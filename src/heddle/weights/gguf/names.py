@@ -23,7 +23,7 @@ TOKENS = "tokenizer.ggml.tokens"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GGUFNames:
-    """What is particular to files of one architecture.
+    """The names and values that are particular to files of one architecture.
 
     Attributes:
         hyperparameters: keys after the architecture's name, by canonical name.
@@ -46,9 +46,9 @@ class GGUFNames:
 
 
 def names_of(architecture: str) -> GGUFNames:
-    """What is particular to files of an architecture, a value of `general.architecture`.
+    """The names for files of an architecture, a value of `general.architecture`.
 
-    It is nothing if no family has the architecture.
+    They are empty if no family has the architecture.
     """
     found: GGUFNames = architectures("gguf").get(architecture, GGUFNames())
     return found

@@ -151,7 +151,7 @@ def _activation(config: Config) -> Config:
 
 
 def _windows(config: Config, own: FolderNames) -> Config:
-    """Which layers attend to a window only; no window if config.json turns windows off."""
+    """The layers that attend to a window only; no window if config.json turns windows off."""
     window = config.get("sliding_window")
     if window is None or config.get("use_sliding_window") is False:
         return {"window": None}
@@ -167,7 +167,7 @@ def _windows(config: Config, own: FolderNames) -> Config:
 
 
 def _recurrent(config: Config) -> Config:
-    """Which layers have a recurrence in place of attention, if any."""
+    """The layers that have a recurrence in place of attention, if any."""
     kinds = config.get("layer_types")
     if not isinstance(kinds, list) or all(kind in tuple(_WINDOWED) for kind in kinds):
         return {}

@@ -76,5 +76,5 @@ def read_limited(path: Path) -> bytes:
 
 
 def read_optional_json(path: Path) -> Config:
-    """As :func:`read_json`; empty if there is no such file."""
+    """Read as :func:`read_json`; the result is empty if there is no such file."""
     return read_json(path) if path.is_file() else {}

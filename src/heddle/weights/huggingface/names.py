@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FolderNames:
-    """What is particular to folders of one architecture.
+    """The names and values that are particular to folders of one architecture.
 
     Attributes:
         hyperparameters: keys of config.json, by canonical name.
@@ -67,9 +67,9 @@ class FolderNames:
 
 
 def names_of(architecture: str) -> FolderNames:
-    """What is particular to folders of an architecture, a value of `model_type`.
+    """The names for folders of an architecture, a value of `model_type`.
 
-    It is nothing if no family has the architecture.
+    They are empty if no family has the architecture.
     """
     found: FolderNames = architectures("hf").get(architecture, FolderNames())
     return found

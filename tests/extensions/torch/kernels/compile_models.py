@@ -81,7 +81,7 @@ def only_compiling() -> Iterator[list[str]]:
 
 
 def compile_family(name: str) -> None:
-    """What the models of a family launch for a prompt and in recorded steps."""
+    """Compile the kernels that models of a family launch for a prompt and in recorded steps."""
     from heddle.extensions.torch import load
 
     class Capture:

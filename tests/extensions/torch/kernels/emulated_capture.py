@@ -167,7 +167,7 @@ def _memory(one: torch.Tensor) -> int:
 
 
 def _spoil(made: list[torch.Tensor]) -> None:
-    """What lies in memory that an operation did not fill is not known."""
+    """Fill the tensors as if they held what happened to lie in memory."""
     for one in made:
         one.fill_(float("nan") if one.is_floating_point() else 1)
 

@@ -1,4 +1,4 @@
-"""What models launch compiles for a GPU, which need not be there."""
+"""The kernels that models launch compile for a GPU, which need not be there."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ SHORTAGES = [
 
 @pytest.fixture
 def shortages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Shortage]:
-    """What lets rank 0 fail, and rank 1."""
+    """Shortages of memory, of rank 0 and of rank 1."""
     own, other = tmp_path / "own", tmp_path / "other"
     prepare_children(monkeypatch, shortage)
     monkeypatch.setenv("HEDDLE_TEST_SHORTAGE", str(other))

@@ -104,7 +104,7 @@ def test_more_texts_than_the_queue_has_places(serve: Callable[..., Running]) -> 
 
 
 def test_what_comes_after_waits_for_places(serve: Callable[..., Running], monkeypatch: Any) -> None:
-    """What has been computed of a body is not thrown away because others came in between."""
+    """The server keeps the results of a body's first texts while others come in between."""
     server, asked = serve(slots=2, queue=3), 0
     original = server.engine.generate_many
 

@@ -1,4 +1,4 @@
-"""What is refused, and how: OpenAI's error shape, the field by name, nothing ignored."""
+"""Refusals and their form: OpenAI's error shape, the field by name, nothing ignored."""
 
 from __future__ import annotations
 
@@ -312,7 +312,7 @@ def test_a_form_is_no_json(shared: Running) -> None:
 
 
 def head_of_body(length: int) -> bytes:
-    """What goes before a body of so many bytes on a raw connection."""
+    """The head of a request whose body has `length` bytes, on a raw connection."""
     return (
         "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
         f"content-length: {length}\r\n\r\n"

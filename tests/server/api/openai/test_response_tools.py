@@ -54,7 +54,7 @@ def respond(server: Talking, stream: bool = False, **fields: Any) -> Response:
 
 
 def told(response: Response) -> list[tuple[str, ...]]:
-    """What the items of a response say."""
+    """The texts and calls in the items of a response."""
     items: list[tuple[str, ...]] = []
     for item in response.output:
         if item.type == "function_call":

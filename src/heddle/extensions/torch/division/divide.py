@@ -130,7 +130,7 @@ class Division:
         return all(one in self.terms for one in inputs)
 
     def _divide_experts(self, node: recording.Experts) -> None:
-        """By inner width where blocks allow it, else by expert."""
+        """Divide experts by inner width where blocks allow it, else by expert."""
         down = node.weights.down
         block = _block(down)
         if down.in_features // block >= self.ranks:

@@ -45,7 +45,7 @@ class ShareBytes:
         self._of_name[name] = 4 * shape[0] * shape[1]
 
     def filled(self, width: int, value: float, cut: Cut = WHOLE) -> None:
-        """Not in the files, and small."""
+        """Count nothing: the tensor is small and not in the files."""
 
     def _count(self, name: str, shape: tuple[int, ...], cut: Cut) -> None:
         tensor = self._checkpoint.tensors[f"{name}.weight"]

@@ -1,4 +1,4 @@
-"""Which experts compute each token, and the order of tokens by expert.
+"""The experts that compute each token, and the order of tokens by expert.
 
 A layer takes three launches for this. With operations of torch, it took about a hundred.
 """
