@@ -20,6 +20,8 @@ using InstructionPointer = std::unique_ptr<Instruction>;
 // row_instructions.cpp
 InstructionPointer make_embed(std::shared_ptr<const Matrix> table, int out);
 InstructionPointer make_norm(int in, std::vector<float> weight, float eps, int out, bool quantise);
+InstructionPointer make_layer_norm(int in, std::vector<float> weight, std::vector<float> bias,
+                                   float eps, int out, bool quantise);
 InstructionPointer make_quantise(int in);
 InstructionPointer make_norm_heads(int in, std::vector<float> weight, float eps, int heads);
 InstructionPointer make_scale(int in, float factor);
@@ -31,6 +33,7 @@ InstructionPointer make_take_rows(int in, int out);
 InstructionPointer make_take_columns(int in, int first, int heads, int out);
 InstructionPointer make_sigmoid(int in);
 InstructionPointer make_squared_relu(int in);
+InstructionPointer make_gelu(int in);
 InstructionPointer make_step_size(int in, std::vector<float> bias, float least, float most);
 InstructionPointer make_decay(int in, std::vector<float> rates, int out);
 InstructionPointer make_join(int x, int y, int out);

@@ -85,7 +85,8 @@ void quantise(const float* x, int n, int8_t* q, BlockScale* scales) {
     }
 }
 
-void norm(const float* x, const float* w, int n, float eps, float* out) {
+// 1 / sqrt(mean(x**2) + eps)
+float norm_factor(const float* x, int n, float eps) {
     V16 squares = splat(0.0f);
     int i = 0;
     for (; i + 16 <= n; i += 16) squares = fma(load(x + i), load(x + i), squares);
@@ -95,9 +96,23 @@ void norm(const float* x, const float* w, int n, float eps, float* out) {
     }
     const float mean = reduce_add(squares) / static_cast<float>(n);
     // A row whose squares overflow would become zeros, which look valid. NaN reaches the sampler.
-    const float factor =
-        mean < __builtin_inff() ? 1.0f / __builtin_sqrtf(mean + eps) : __builtin_nanf("");
-    for (i = 0; i < n; ++i) out[i] = x[i] * factor * w[i];
+    return mean < __builtin_inff() ? 1.0f / __builtin_sqrtf(mean + eps) : __builtin_nanf("");
+}
+
+void norm(const float* x, const float* w, int n, float eps, float* out) {
+    const float factor = norm_factor(x, n, eps);
+    for (int i = 0; i < n; ++i) out[i] = x[i] * factor * w[i];
+}
+
+void layer_norm(const float* x, const float* w, const float* b, int n, float eps, float* out) {
+    V16 sum = splat(0.0f);
+    int i = 0;
+    for (; i + 16 <= n; i += 16) sum = sum + load(x + i);
+    if (i < n) sum = sum + load_partial(x + i, n - i, 0.0f);
+    const float mean = reduce_add(sum) / static_cast<float>(n);
+    for (i = 0; i < n; ++i) out[i] = x[i] - mean;
+    const float factor = norm_factor(out, n, eps);
+    for (i = 0; i < n; ++i) out[i] = __builtin_fmaf(out[i] * factor, w[i], b[i]);
 }
 
 inline V16 silu_times(V16 gate, V16 up) {
@@ -147,6 +162,10 @@ void gated_sigmoid(const float* gate, const float* up, int n, float* out) {
 
 void gated_identity(const float* gate, const float* up, int n, float* out) {
     gated(gate, up, n, out, [](V16 x, V16 y) { return x * y; });
+}
+
+void gelu(const float* x, int n, float* out) {
+    gated(x, x, n, out, [](V16 gate, V16) { return gelu_times(gate, splat(1.0f)); });
 }
 
 void scale(const float* x, float factor, int n, float* out) {
@@ -222,6 +241,7 @@ const Kernels kTable = {kName,
                         matmul<>,
                         quantise,
                         norm,
+                        layer_norm,
                         {gated_silu, gated_gelu, gated_clamped, gated_sigmoid, gated_identity},
                         add,
                         add_scaled,
@@ -229,6 +249,7 @@ const Kernels kTable = {kName,
                         soft_cap,
                         sigmoid_all,
                         squared_relu,
+                        gelu,
                         step_size,
                         conv,
                         linear_attend,

@@ -187,6 +187,9 @@ struct Kernels {
     void (*quantise)(const float* x, int n, int8_t* q, BlockScale* scales);
     // out = x / sqrt(mean(x**2) + eps) * w
     void (*norm)(const float* x, const float* w, int n, float eps, float* out);
+    // y = x - mean(x); out = y / sqrt(mean(y**2) + eps) * w + b
+    void (*layer_norm)(const float* x, const float* w, const float* b, int n, float eps,
+                       float* out);
     // out = activation(gate) * up; out may be gate
     void (*gated[kActivations])(const float* gate, const float* up, int n, float* out);
     void (*add)(const float* x, const float* y, int n, float* out);
@@ -198,6 +201,8 @@ struct Kernels {
     void (*sigmoid)(const float* x, int n, float* out);
     // out = max(x, 0)**2
     void (*squared_relu)(const float* x, int n, float* out);
+    // The form with tanh; see gelu_times in kernels.cpp.
+    void (*gelu)(const float* x, int n, float* out);
     // out = softplus(x + bias), limited to [least, most]
     void (*step_size)(const float* x, const float* bias, int n, float least, float most,
                       float* out);

@@ -136,6 +136,17 @@ void Program::norm(int in, std::vector<float> weight, float eps, int out, bool q
     append(make_norm(in, std::move(weight), eps, out, quantise));
 }
 
+void Program::layer_norm(int in, std::vector<float> weight, std::vector<float> bias, float eps,
+                         int out, bool quantise) {
+    same_shape(in, out);
+    const int width = at(in).width;
+    if (static_cast<int>(weight.size()) != width || static_cast<int>(bias.size()) != width) {
+        throw std::invalid_argument("the norm's weight or bias has another width than its input");
+    }
+    if (quantise) want_quantised(out);
+    append(make_layer_norm(in, std::move(weight), std::move(bias), eps, out, quantise));
+}
+
 void Program::quantise(int in) {
     want_quantised(in);
     append(make_quantise(in));
@@ -248,6 +259,11 @@ void Program::sigmoid(int in) {
 void Program::squared_relu(int in) {
     at(in);
     append(make_squared_relu(in));
+}
+
+void Program::gelu(int in) {
+    at(in);
+    append(make_gelu(in));
 }
 
 void Program::step_size(int in, std::vector<float> bias, float least, float most) {

@@ -98,6 +98,8 @@ class Program final : private Task {
     // requests an int8 copy of the output, for the matmuls that read it.
     void embed(std::shared_ptr<const Matrix> table, int out);
     void norm(int in, std::vector<float> weight, float eps, int out, bool quantise);
+    void layer_norm(int in, std::vector<float> weight, std::vector<float> bias, float eps, int out,
+                    bool quantise);
     void quantise(int in);
     void matmul(int in, std::vector<MatmulPart> parts, bool accumulate);
     // Matrix i multiplies the first columns of head i of `in`, as many as it has.
@@ -114,6 +116,7 @@ class Program final : private Task {
     void take_columns(int in, int first, int heads, int out);
     void sigmoid(int in);                                                      // in place
     void squared_relu(int in);                                                 // in place
+    void gelu(int in);                                                         // in place
     void step_size(int in, std::vector<float> bias, float least, float most);  // in place
     void decay(int in, std::vector<float> rates, int out);
     void conv(Convolution shape);

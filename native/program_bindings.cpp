@@ -248,6 +248,13 @@ void bind_program(nb::module_& m) {
                 p.norm(in, vector_of(weight), eps, out, quantise);
             },
             nb::arg("in_"), nb::arg("weight"), nb::arg("eps"), nb::arg("out"), nb::arg("quantise"))
+        .def(
+            "layer_norm",
+            [](Program& p, int in, Floats weight, Floats bias, float eps, int out, bool quantise) {
+                p.layer_norm(in, vector_of(weight), vector_of(bias), eps, out, quantise);
+            },
+            nb::arg("in_"), nb::arg("weight"), nb::arg("bias"), nb::arg("eps"), nb::arg("out"),
+            nb::arg("quantise"))
         .def("quantise", &Program::quantise, nb::arg("in_"))
         .def(
             "matmul",
@@ -295,6 +302,7 @@ void bind_program(nb::module_& m) {
             nb::arg("in_"), nb::arg("first"), nb::arg("out"), nb::arg("heads") = 1)
         .def("sigmoid", &Program::sigmoid, nb::arg("in_"))
         .def("squared_relu", &Program::squared_relu, nb::arg("in_"))
+        .def("gelu", &Program::gelu, nb::arg("in_"))
         .def(
             "step_size",
             [](Program& p, int in, Floats bias, float least, float most) {

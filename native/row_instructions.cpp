@@ -46,6 +46,31 @@ class Norm final : public RowInstruction {
     bool quantise_;
 };
 
+class LayerNorm final : public RowInstruction {
+  public:
+    LayerNorm(int in, std::vector<float> weight, std::vector<float> bias, float eps, int out,
+              bool quantise)
+        : RowInstruction("layer_norm", out),
+          in_(in),
+          weight_(std::move(weight)),
+          bias_(std::move(bias)),
+          eps_(eps),
+          out_(out),
+          quantise_(quantise) {}
+    void run_row(Program& p, int i, int) override {
+        kernels(p).layer_norm(row(p, in_, i), weight_.data(), bias_.data(), width(p, in_), eps_,
+                              row(p, out_, i));
+        if (quantise_) quantise_row(p, out_, i);
+    }
+
+  private:
+    int in_;
+    std::vector<float> weight_, bias_;
+    float eps_;
+    int out_;
+    bool quantise_;
+};
+
 class Quantise final : public RowInstruction {
   public:
     explicit Quantise(int in) : RowInstruction("quantise", in), in_(in) {}
@@ -315,6 +340,11 @@ InstructionPointer make_norm(int in, std::vector<float> weight, float eps, int o
     return std::make_unique<Norm>(in, std::move(weight), eps, out, quantise);
 }
 
+InstructionPointer make_layer_norm(int in, std::vector<float> weight, std::vector<float> bias,
+                                   float eps, int out, bool quantise) {
+    return std::make_unique<LayerNorm>(in, std::move(weight), std::move(bias), eps, out, quantise);
+}
+
 InstructionPointer make_quantise(int in) { return std::make_unique<Quantise>(in); }
 
 InstructionPointer make_norm_heads(int in, std::vector<float> weight, float eps, int heads) {
@@ -350,6 +380,8 @@ InstructionPointer make_sigmoid(int in) {
 InstructionPointer make_squared_relu(int in) {
     return std::make_unique<Activate>(in, &Kernels::squared_relu);
 }
+
+InstructionPointer make_gelu(int in) { return std::make_unique<Activate>(in, &Kernels::gelu); }
 
 InstructionPointer make_step_size(int in, std::vector<float> bias, float least, float most) {
     return std::make_unique<StepSize>(in, std::move(bias), least, most);

@@ -279,6 +279,13 @@ void check_rows() {
     check_elementwise("norm", [](const Kernels& k, const Floats& x, const Floats& w, float* out) {
         k.norm(x.data(), w.data(), size(x), 1e-6f, out);
     });
+    check_elementwise("layer_norm",
+                      [](const Kernels& k, const Floats& x, const Floats& w, float* out) {
+                          k.layer_norm(x.data(), w.data(), x.data(), size(x), 1e-6f, out);
+                      });
+    check_elementwise("gelu", [](const Kernels& k, const Floats& x, const Floats&, float* out) {
+        k.gelu(x.data(), size(x), out);
+    });
     check_elementwise("gated silu", gated<Activation::kSilu>);
     check_elementwise("gated gelu", gated<Activation::kGelu>);
     check_elementwise("gated clamped", gated<Activation::kClamped>);

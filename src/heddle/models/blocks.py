@@ -239,6 +239,35 @@ class FeedForward(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class LayerNormWeights(Generic[W]):
+    """Weights of a layer norm. Those of an RMS norm are one vector."""
+
+    weight: W
+    bias: W
+
+
+def load_norm(
+    loader: Loader[W], name: str, width: int, *, centred: bool
+) -> W | LayerNormWeights[W]:
+    """Claim the weights of a norm: a layer norm if `centred`, whose bias may be missing."""
+    weight = loader.vector(name, width)
+    if not centred:
+        return weight
+    bias = f"{name}.bias"
+    has_bias = loader.has(bias)
+    return LayerNormWeights(
+        weight, loader.vector(bias, width) if has_bias else loader.filled(width, 0.0)
+    )
+
+
+def apply_norm(ops: Ops[A, W], weights: W | LayerNormWeights[W], x: A, eps: float) -> A:
+    """The norm of x (T, width), by what `load_norm` returned."""
+    if isinstance(weights, LayerNormWeights):
+        return ops.layer_norm(x, weights.weight, weights.bias, eps)
+    return ops.norm(x, weights, eps)
+
+
 class NormPlacement(Enum):
     """Where a layer has norms. The result of each part is added to the hidden state."""
 
@@ -254,12 +283,12 @@ class NormPlacement(Enum):
 class LayerWeights(Generic[W]):
     """Weights of a layer: norms before and after each part, None without such norms or parts."""
 
-    attention_norm: W | None
+    attention_norm: W | LayerNormWeights[W] | None
     mixer: Any
-    after_attention: W | None
-    mlp_norm: W | None
+    after_attention: W | LayerNormWeights[W] | None
+    mlp_norm: W | LayerNormWeights[W] | None
     mlp: Any
-    after_mlp: W | None
+    after_mlp: W | LayerNormWeights[W] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,6 +303,9 @@ class Layer:
         norm_eps: epsilon of the norms.
         norms: where the norms are.
         residual_scale: factor on the result of each part before it is added.
+        centred: whether the norms are layer norms, not RMS norms.
+        parallel: whether both parts read the same hidden state: x + mixer(norm(x)) + mlp(norm(x)).
+            They share the first norm if the checkpoint has no second one.
     """
 
     mixer: Mixer | None
@@ -281,6 +313,8 @@ class Layer:
     norm_eps: float
     norms: NormPlacement = NormPlacement.BEFORE
     residual_scale: float = 1.0
+    centred: bool = False
+    parallel: bool = False
 
     def state(self, *, causal: bool) -> tuple[StateKind, ...]:
         """The kinds of state that the layer keeps of a sequence."""
@@ -292,15 +326,20 @@ class Layer:
         before = self.norms is not NormPlacement.AFTER
         after = self.norms is not NormPlacement.BEFORE
         both = mixer is not None and mlp is not None
+        second = before and not (self.parallel and not loader.has(f"{name}.mlp_norm"))
 
-        def norm(part: Mixer | FeedForward | None, label: str, *, placed: bool) -> W | None:
-            return loader.vector(f"{name}.{label}", part.width) if part and placed else None
+        def norm(
+            part: Mixer | FeedForward | None, label: str, *, placed: bool
+        ) -> W | LayerNormWeights[W] | None:
+            if part is None or not placed:
+                return None
+            return load_norm(loader, f"{name}.{label}", part.width, centred=self.centred)
 
         return LayerWeights(
             attention_norm=norm(mixer, "attention_norm" if both else "norm", placed=before),
             mixer=mixer.load(loader, name) if mixer else None,
             after_attention=norm(mixer, "post_attention_norm", placed=after),
-            mlp_norm=norm(mlp, "mlp_norm" if both else "norm", placed=before),
+            mlp_norm=norm(mlp, "mlp_norm" if both else "norm", placed=second),
             mlp=mlp.load(loader, f"{name}.mlp") if mlp else None,
             after_mlp=norm(mlp, "post_mlp_norm", placed=after),
         )
@@ -309,19 +348,24 @@ class Layer:
         self, ops: Ops[A, W], weights: LayerWeights[W], x: A, positions: A, index: int
     ) -> A:
         """The hidden state (T, width) after layer `index`."""
+        entered = normed = x
         if self.mixer is not None:
-            h = self._norm(ops, x, weights.attention_norm)
-            h = self.mixer.forward(ops, weights.mixer, h, positions, index)
+            normed = self._norm(ops, x, weights.attention_norm)
+            h = self.mixer.forward(ops, weights.mixer, normed, positions, index)
             x = self._add(ops, x, h, weights.after_attention)
         if self.mlp is not None:
-            h = self.mlp.forward(ops, weights.mlp, self._norm(ops, x, weights.mlp_norm))
+            if not self.parallel:
+                normed = self._norm(ops, x, weights.mlp_norm)
+            elif weights.mlp_norm is not None:
+                normed = self._norm(ops, entered, weights.mlp_norm)
+            h = self.mlp.forward(ops, weights.mlp, normed)
             x = self._add(ops, x, h, weights.after_mlp)
         return x
 
-    def _norm(self, ops: Ops[A, W], x: A, weight: W | None) -> A:
-        return x if weight is None else ops.norm(x, weight, self.norm_eps)
+    def _norm(self, ops: Ops[A, W], x: A, weights: W | LayerNormWeights[W] | None) -> A:
+        return x if weights is None else apply_norm(ops, weights, x, self.norm_eps)
 
-    def _add(self, ops: Ops[A, W], x: A, part: A, norm: W | None) -> A:
+    def _add(self, ops: Ops[A, W], x: A, part: A, norm: W | LayerNormWeights[W] | None) -> A:
         """x plus the result of a part, normed and scaled."""
         part = self._norm(ops, part, norm)
         if self.residual_scale != 1.0:

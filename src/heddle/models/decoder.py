@@ -9,8 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
+from heddle.models.blocks import apply_norm, load_norm
+
 if TYPE_CHECKING:
-    from heddle.models.blocks import Layer, LayerWeights
+    from heddle.models.blocks import Layer, LayerNormWeights, LayerWeights
     from heddle.models.ops import Batch, Loader, Ops
     from heddle.state import StateKind
     from heddle.step import ModelShape
@@ -23,7 +25,7 @@ W = TypeVar("W")
 class DecoderWeights(Generic[W]):
     embedding: W
     layers: tuple[LayerWeights[W], ...]
-    output_norm: W
+    output_norm: W | LayerNormWeights[W]
     output: W
     dense: tuple[W, ...] = ()
 
@@ -35,7 +37,7 @@ class Decoder:
     Attributes:
         shape: sizes that the engine needs.
         layers: the layers in order.
-        norm_eps: epsilon of the last norm.
+        norm_eps: epsilon of the last norm, which is of the kind of the layers' norms.
         embedding_scale: factor on the embedding's result.
         logit_scale: factor on the logits.
         dense_widths: widths of the results of matrices that follow the last norm, for embeddings.
@@ -69,7 +71,7 @@ class Decoder:
         return DecoderWeights(
             embedding=loader.embedding("embedding", vocabulary, width),
             layers=tuple(layer.load(loader, f"layers.{i}") for i, layer in enumerate(self.layers)),
-            output_norm=loader.vector("output_norm", width),
+            output_norm=load_norm(loader, "output_norm", width, centred=self.layers[0].centred),
             output=loader.linear(
                 "output" if loader.has("output") else "embedding", vocabulary, width
             ),
@@ -83,7 +85,7 @@ class Decoder:
         """Last hidden states (R, width) of the batch's rows, after last norm and dense layers."""
         x = self.embedded(ops, weights, batch)
         x = ops.take_rows(self.hidden(ops, weights, batch, x), batch.rows)
-        x = ops.norm(x, weights.output_norm, self.norm_eps)
+        x = apply_norm(ops, weights.output_norm, x, self.norm_eps)
         for matrix in weights.dense:
             x = ops.linear(x, matrix)
         return x

@@ -258,6 +258,13 @@ class Ops(Protocol[A, W_contra]):
         """RMS norm (Zhang & Sennrich 2019): x / sqrt(mean(x**2) + eps) * w."""
         ...
 
+    def layer_norm(self, x: A, w: W_contra, b: W_contra, eps: float) -> A:
+        """Layer norm (Ba et al. 2016, arXiv:1607.06450).
+
+        With y = x - mean(x): y / sqrt(mean(y**2) + eps) * w + b.
+        """
+        ...
+
     def norm_heads(self, x: A, w: W_contra, eps: float, heads: int) -> A:
         """RMS norm of each head of x (T, heads * head_dim) separately.
 
@@ -328,7 +335,10 @@ class Ops(Protocol[A, W_contra]):
         ...
 
     def activate(self, x: A, activation: str) -> A:
-        """activation(x), elementwise: "sigmoid", or "squared_relu", which is max(x, 0)**2."""
+        """activation(x), elementwise: "sigmoid", "squared_relu", which is max(x, 0)**2, or "gelu".
+
+        "gelu" is that of :meth:`gated`.
+        """
         ...
 
     def causal_conv(self, x: A, filters: W_contra, place: StatePlace, activation: str) -> A:

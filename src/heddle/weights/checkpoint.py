@@ -57,6 +57,7 @@ _SMALLEST_FLOAT, _LARGEST_FLOAT = 2.0**-126, 2.0**127
 
 HYPERPARAMETERS = {
     "layers": "number of layers",
+    "parallel": "whether both parts of a layer read the same hidden state",
     "prediction_layers": "number of layers after the last one, each of a head for further tokens",
     "width": "elements of the hidden state between layers",
     "mlp_width": "elements of the inner state of a feed-forward layer; may be a list, by layer",

@@ -67,7 +67,14 @@ class TensorNames:
 
 
 def _in_full(parts: Mapping[str, str]) -> dict[str, str]:
-    return {f"{part}.{kind}": f"{parts[part]}.{kind}" for part in parts for kind in _KINDS}
+    return {
+        f"{part}.{_kind(part, kind)}": f"{parts[part]}.{kind}" for part in parts for kind in _KINDS
+    }
+
+
+def _kind(part: str, kind: str) -> str:
+    """The end of a canonical name. The bias of a norm is a vector with a name of its own."""
+    return "bias.weight" if kind == "bias" and part.endswith("norm") else kind
 
 
 def _inverse(names: Mapping[str, str]) -> dict[str, str]:

@@ -40,6 +40,25 @@ def test_norm(width):
 
 
 @pytest.mark.parametrize("width", WIDTHS)
+def test_layer_norm(width):
+    rng = np.random.default_rng(width)
+    x = rng.normal(2, 3, (5, width)).astype(np.float32)
+    weight = rng.normal(1, 0.1, width).astype(np.float32)
+    bias = rng.normal(0, 1, width).astype(np.float32)
+
+    def build(bench):
+        out = bench.program.buffer(width, per_row=False)
+        bench.program.layer_norm(bench.table(x), weight, bias, 1e-5, out, False)
+        return out
+
+    wide = x.astype(np.float64)
+    wide -= wide.mean(axis=1, keepdims=True)
+    expected = wide / np.sqrt((wide**2).mean(axis=1, keepdims=True) + 1e-5) * weight + bias
+    found = of_every_level(build, 5)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
 def test_gated_silu(width):
     rng = np.random.default_rng(width)
     gate = rng.normal(0, 10, (5, width)).astype(np.float32)

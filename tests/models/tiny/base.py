@@ -216,9 +216,13 @@ class TinyModel:
 
     def tensors(self) -> list[Tensor]:
         """The model's tensors as GGUF names and orders them."""
+        return self.gguf_tensors(self.state())
+
+    def gguf_tensors(self, state: Mapping[str, np.ndarray]) -> list[Tensor]:
+        """These tensors as GGUF names and orders them."""
         return [
             Tensor.of(self.gguf_name(name), self.gguf_values(name, values))
-            for name, values in self.state().items()
+            for name, values in state.items()
         ]
 
     def gguf_name(self, name: str) -> str:

@@ -126,10 +126,8 @@ class _Lowering:
             case recording.Embed():
                 self.program.embed(_table(node), self._new(node))
                 self._quantise_apart(node)
-            case recording.Norm():
-                source, out = self._of(node, 0), self._new(node)
-                wanted = self._wants_quantised(node)
-                self.program.norm(source, _values(node), node.eps, out, wanted)
+            case recording.Norm() | recording.LayerNorm():
+                self._emit_norm(node)
             case recording.Gated():
                 gate, up = self._of(node, 0), self._of(node, 1)
                 wanted, out = self._wants_quantised(node), self._new(node)
@@ -217,6 +215,15 @@ class _Lowering:
         if self._wants_quantised(node):
             self.program.quantise(self.buffer_of[node])
 
+    def _emit_norm(self, node: recording.Norm | recording.LayerNorm) -> None:
+        source, out = self._of(node, 0), self._new(node)
+        weight, wanted = _vector(node.weight), self._wants_quantised(node)
+        if isinstance(node, recording.Norm):
+            self.program.norm(source, weight, node.eps, out, wanted)
+        else:
+            bias = _vector(node.bias)
+            self.program.layer_norm(source, weight, bias, node.eps, out, wanted)
+
     def _emit_in_place(
         self,
         node: recording.Rope
@@ -237,13 +244,15 @@ class _Lowering:
                 table = self._rope_table(node.spec.at(0))
                 self.program.rope(buffer, table, node.heads, node.spec.first)
             case recording.NormHeads():
-                self.program.norm_heads(buffer, _values(node), node.eps, node.heads)
+                self.program.norm_heads(buffer, _vector(node.weight), node.eps, node.heads)
             case recording.Scale():
                 self.program.scale(buffer, node.factor)
             case recording.SoftCap():
                 self.program.soft_cap(buffer, node.cap)
             case recording.Activate(activation="sigmoid"):
                 self.program.sigmoid(buffer)
+            case recording.Activate(activation="gelu"):
+                self.program.gelu(buffer)
             case recording.Activate():
                 self.program.squared_relu(buffer)
             case recording.StepSize():
@@ -431,10 +440,6 @@ def _matrix(node: Linear) -> Matrix:
 def _table(node: recording.Embed) -> Matrix:
     assert isinstance(node.table, TableWeight)
     return node.table.matrix
-
-
-def _values(node: recording.Norm | recording.NormHeads) -> npt.NDArray[np.float32]:
-    return _vector(node.weight)
 
 
 def _vector(weight: object) -> npt.NDArray[np.float32]:

@@ -77,6 +77,8 @@ def compute_node(node: Node, ops: Ops[A, Any], sources: list[A]) -> A:
             return ops.linear(x, weight)
         case recording.Norm(weight=weight, eps=eps), [x]:
             return ops.norm(x, weight, eps)
+        case recording.LayerNorm(weight=weight, bias=bias, eps=eps), [x]:
+            return ops.layer_norm(x, weight, bias, eps)
         case recording.NormHeads(weight=weight, eps=eps, heads=heads), [x]:
             return ops.norm_heads(x, weight, eps, heads)
         case recording.Scale(factor=factor), [x]:

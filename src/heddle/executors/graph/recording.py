@@ -85,6 +85,13 @@ class Norm(Node):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class LayerNorm(Node):
+    weight: object
+    bias: object
+    eps: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class NormHeads(Node):
     weight: object
     eps: float
@@ -305,6 +312,9 @@ class RecordingOps:
     def norm(self, x: Node, w: object, eps: float) -> Node:
         return self._record(Norm((x,), x.width, x.per_row, w, eps))
 
+    def layer_norm(self, x: Node, w: object, b: object, eps: float) -> Node:
+        return self._record(LayerNorm((x,), x.width, x.per_row, w, b, eps))
+
     def norm_heads(self, x: Node, w: object, eps: float, heads: int) -> Node:
         return self._record(NormHeads((x,), x.width, x.per_row, w, eps, heads))
 
@@ -345,7 +355,7 @@ class RecordingOps:
         return self._record(Gated((gate, up), gate.width, gate.per_row, activation))
 
     def activate(self, x: Node, activation: str) -> Node:
-        _check_activation(activation, {"sigmoid", "squared_relu"})
+        _check_activation(activation, {"sigmoid", "squared_relu", "gelu"})
         return self._record(Activate((x,), x.width, x.per_row, activation))
 
     def causal_conv(self, x: Node, filters: object, place: StatePlace, activation: str) -> Node:

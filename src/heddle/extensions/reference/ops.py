@@ -210,6 +210,10 @@ class ReferenceOps:
         mean_square: Array = np.mean(x * x, axis=-1, keepdims=True)
         return x / np.sqrt(mean_square + np.float32(eps)) * w.values
 
+    def layer_norm(self, x: Array, w: Weight, b: Weight, eps: float) -> Array:
+        centred: Array = x - np.mean(x, axis=-1, keepdims=True)
+        return self.norm(centred, w, eps) + b.values
+
     def norm_heads(self, x: Array, w: Weight, eps: float, heads: int) -> Array:
         by_head = x.reshape(len(x), heads, -1)
         own = w.values.size != by_head.shape[-1]
@@ -292,6 +296,8 @@ class ReferenceOps:
     def activate(self, x: Array, activation: str) -> Array:
         if activation == "sigmoid":
             return _sigmoid(x)
+        if activation == "gelu":
+            return _gelu(x)
         positive = np.maximum(x, np.float32(0))
         return positive * positive
 

@@ -78,7 +78,7 @@ def silu(x: torch.Tensor) -> torch.Tensor:
     return x / (exp(-x) + 1.0)
 
 
-def _gelu(x: torch.Tensor) -> torch.Tensor:
+def gelu(x: torch.Tensor) -> torch.Tensor:
     """The form with tanh, as x * sigmoid(2u) = 0.5 * x * (1 + tanh(u))."""
     cubic = x * x * x * 0.044715
     return x * sigmoid((x + cubic) * 1.5957691216057308)
@@ -90,7 +90,7 @@ def gated(gate: torch.Tensor, up: torch.Tensor, activation: str) -> torch.Tensor
         case "silu":
             return silu(gate) * up
         case "gelu":
-            return _gelu(gate) * up
+            return gelu(gate) * up
         case "sigmoid":
             return sigmoid(gate) * up
         case "identity":

@@ -118,6 +118,10 @@ class TorchOps:
         mean_square = functions.total(x * x) * (1.0 / x.shape[-1])
         return x / (mean_square + eps).sqrt() * w
 
+    def layer_norm(self, x: Tensor, w: Tensor, b: Tensor, eps: float) -> Tensor:
+        mean = functions.total(x) * (1.0 / x.shape[-1])
+        return self.norm(x - mean, w, eps) + b
+
     def norm_heads(self, x: Tensor, w: Tensor, eps: float, heads: int) -> Tensor:
         by_head = x.reshape(len(x), heads, -1)
         own = len(w) != by_head.shape[-1]
@@ -181,6 +185,8 @@ class TorchOps:
     def activate(self, x: Tensor, activation: str) -> Tensor:
         if activation == "sigmoid":
             return functions.sigmoid(x)
+        if activation == "gelu":
+            return functions.gelu(x)
         positive = x.clamp(min=0.0)
         return positive * positive
 

@@ -24,6 +24,7 @@ _ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
     "gelu_pytorch_tanh": "gelu",
+    "gelu_new": "gelu",
     "relu2": "squared_relu",
 }
 _ACTIVATION_KEYS = ("hidden_activation", "hidden_act", "mlp_hidden_act")

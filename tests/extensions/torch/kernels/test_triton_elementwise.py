@@ -83,7 +83,7 @@ def test_gating_and_rounding_at_once_changes_no_bits(kind, activation: str, widt
     check_operand(own, operand(right, kind))
 
 
-@pytest.mark.parametrize("activation", ["sigmoid", "squared_relu"])
+@pytest.mark.parametrize("activation", ["sigmoid", "squared_relu", "gelu"])
 def test_activations(activation: str) -> None:
     x = rows(9, 133) * 20
     torch.testing.assert_close(activate(x, activation), OPS.activate(x, activation))

@@ -154,6 +154,9 @@ class _Cutter:
                 return replace(node, table=self._load(table))
             case recording.Norm(weight=claim):
                 return replace(node, inputs=self._every(node), weight=self._load(claim))
+            case recording.LayerNorm(weight=claim, bias=bias):
+                weight, inputs = self._load(claim), self._every(node)
+                return replace(node, inputs=inputs, weight=weight, bias=self._load(bias))
             case recording.Experts(weights=weights):
                 return replace(node, inputs=self._every(node), weights=self._stacks(weights))
             case recording.Attend() | recording.LatentAttend() | recording.LinearAttend():
