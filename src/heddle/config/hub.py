@@ -11,7 +11,10 @@ DEFAULT_MODEL = "smollm2-135m"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HubConfig:
-    """Where models come from. :func:`heddle.hub_place.hub_place` adds the variables of the hub."""
+    """Settings of the hub and of the cache of its models.
+
+    :func:`heddle.hub_place.hub_place` adds the variables of the hub.
+    """
 
     hub_cache: str = setting(
         "",

@@ -10,7 +10,7 @@ from heddle.settings import setting, validate
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistryConfig:
-    """Which models a process holds, and for how long."""
+    """Settings of the models that a process holds, and for how long."""
 
     memory: int = setting(
         0,

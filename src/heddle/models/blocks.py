@@ -40,7 +40,7 @@ class Mixer(Protocol):
         ...
 
     def forward(self, ops: Ops[A, Any], weights: Any, x: A, positions: A, layer: int) -> A:
-        """From normed x (T, width) to (T, width). `weights` are what `load` returned.
+        """Map normed x (T, width) to (T, width). `weights` are what `load` returned.
 
         The state is that of layer `layer`.
         """
@@ -169,7 +169,7 @@ class Attention:
     def forward(
         self, ops: Ops[A, W], weights: AttentionWeights[W], x: A, positions: A, layer: int
     ) -> A:
-        """From normed x (T, width) to (T, width). Stores its keys and values in layer `layer`."""
+        """Map normed x (T, width) to (T, width). Stores its keys and values in layer `layer`."""
         spec, gate = self.spec, None
         q = ops.linear(x, weights.q)
         if self.gated:
@@ -235,7 +235,7 @@ class FeedForward(Protocol):
         ...
 
     def forward(self, ops: Ops[A, Any], weights: Any, x: A) -> A:
-        """From normed x (T, width) to (T, width). `weights` are what `load` returned."""
+        """Map normed x (T, width) to (T, width). `weights` are what `load` returned."""
         ...
 
 
@@ -269,7 +269,7 @@ def apply_norm(ops: Ops[A, W], weights: W | LayerNormWeights[W], x: A, eps: floa
 
 
 class NormPlacement(Enum):
-    """Where a layer has norms. The result of each part is added to the hidden state."""
+    """The places of a layer's norms. The result of each part is added to the hidden state."""
 
     BEFORE = "before"
     """x + part(norm(x)): most families."""

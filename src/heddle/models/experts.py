@@ -88,7 +88,7 @@ class MixtureOfExperts:
         )
 
     def forward(self, ops: Ops[A, W], weights: MixtureWeights[W], x: A) -> A:
-        """From normed x (T, width) to (T, width)."""
+        """Map normed x (T, width) to (T, width)."""
         logits = ops.linear(x, weights.router)
         y = x if weights.latent is None else ops.linear(x, weights.latent)
         y = ops.experts(y, logits, weights.experts, weights.spec)

@@ -41,7 +41,7 @@ class GatedMLP:
         )
 
     def forward(self, ops: Ops[A, W], weights: GatedMLPWeights[W], x: A) -> A:
-        """From normed x (T, width) to (T, width)."""
+        """Map normed x (T, width) to (T, width)."""
         gate, up = ops.linear(x, weights.gate), ops.linear(x, weights.up)
         if self.gate_scale != 1.0:
             gate = ops.scale(gate, self.gate_scale)
@@ -71,7 +71,7 @@ class MLP:
         )
 
     def forward(self, ops: Ops[A, W], weights: MLPWeights[W], x: A) -> A:
-        """From normed x (T, width) to (T, width)."""
+        """Map normed x (T, width) to (T, width)."""
         up = ops.activate(ops.linear(x, weights.up), self.activation)
         return ops.linear(up, weights.down)
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Slots:
-    """Which sequence holds which slot. Not thread-safe.
+    """The slots, and the sequence that holds each. Not thread-safe.
 
     Attributes:
         running: the sequences with slots, by priority, then by the step in which they got them.

@@ -1,1 +1,1 @@
-"""From the tokens of a step to the deltas that callers read."""
+"""The way from the tokens of a step to the deltas that callers read."""

@@ -56,7 +56,7 @@ class AsyncStream:
         self._streams.close()
 
     async def aclose(self) -> None:
-        """As :meth:`close`."""
+        """Close as :meth:`close` does."""
         self.close()
 
 

@@ -55,8 +55,11 @@ class FixedMemory:
             self.states.copy(self._snapshot(copy.snapshot), self._of(copy.slot))
 
     def places(self, plan: StepPlan) -> list[tuple[int, int, int]]:
-        """For each chunk: the state that it reads, the state that gets its last token, and how many
-        of its tokens are certain. If the states differ, the first one gets the certain tokens."""
+        """The states of each chunk, and how many of its tokens are certain.
+
+        The chunk reads the first state, and the second gets its last token. If the states differ,
+        the first gets the certain tokens.
+        """
         return [
             (self._of(chunk.slot), self._last(chunk), len(chunk.tokens) - chunk.uncertain)
             for chunk in plan.chunks

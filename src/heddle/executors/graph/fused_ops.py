@@ -36,5 +36,5 @@ class FusedOps(Protocol[A]):
         sinks: Any | None,
         rope: RopeSpec,
     ) -> A:
-        """As `Ops.attend` with q and k rotated by `Ops.rope`."""
+        """Attend as `Ops.attend` does, with q and k rotated by `Ops.rope`."""
         ...

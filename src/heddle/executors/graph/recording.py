@@ -234,7 +234,7 @@ class PickColumns(Node):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EmbedShare(Node):
-    """As `Embed` with the rows of a table from `first` on; zeros for all other tokens."""
+    """An `Embed` with the rows of a table from `first` on; zeros for all other tokens."""
 
     table: TableHandle
     first: int
@@ -242,7 +242,7 @@ class EmbedShare(Node):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExpertsShare(Node):
-    """As `Experts`, but only the results of the experts from `first` on."""
+    """An `Experts` that gives only the results of the experts from `first` on."""
 
     weights: ExpertWeights[ExpertsHandle]
     spec: ExpertSpec

@@ -34,5 +34,5 @@ class ShareOps(Protocol[A]):
     def experts_share(
         self, x: A, logits: A, weights: ExpertWeights[Any], spec: ExpertSpec, first: int
     ) -> A:
-        """As `Ops.experts`, with the weights of the experts from `first` on, and only these."""
+        """Compute `Ops.experts` with the weights of the experts from `first` on, and only these."""
         ...

@@ -117,7 +117,7 @@ class Tool(Schema):
 
 
 class ToolChoice(Schema):
-    """Which functions the answer may call. Only type `tool` has a `name`."""
+    """The functions that the answer may call. Only type `tool` has a `name`."""
 
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None

@@ -96,7 +96,7 @@ class Isolation:
         return lines
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the figures for JSON."""
         return asdict(self) | {"broken": self.broken}
 
 

@@ -119,7 +119,7 @@ class LoadResult:
         return None if self.baseline is None else self.rate / self.baseline
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON; times are in seconds, memory in bytes."""
+        """Return the figures for JSON; times are in seconds, memory in bytes."""
         return asdict(self) | {"ratio": self.ratio, "isolation": self.isolation.as_dict()}
 
 
@@ -194,7 +194,7 @@ class LoadReport:
         return max(shares, default=None)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON; times are in seconds, memory in bytes."""
+        """Return the figures for JSON; times are in seconds, memory in bytes."""
         return {
             "label": self.label,
             "machine": self.machine,

@@ -196,7 +196,7 @@ class PrefixReport:
         }
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON; times are in seconds."""
+        """Return the figures for JSON; times are in seconds."""
         return {
             "model": self.model,
             "machine": self.machine,

@@ -36,7 +36,7 @@ class Profile:
     seconds: dict[str, float]
 
     def as_dict(self) -> dict[str, object]:
-        """For JSON."""
+        """Return the figures for JSON."""
         return {"load": self.load, "steps": self.steps, "seconds": self.seconds}
 
 

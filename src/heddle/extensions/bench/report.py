@@ -66,7 +66,7 @@ class PromptRow:
     overhead: float
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON, units in the names."""
+        """Return the figures for JSON, with units in the names."""
         return {
             "streams": self.streams,
             "prompt_tokens": self.tokens,
@@ -107,7 +107,7 @@ class DecodeRow:
     overhead: float
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON, units in the names."""
+        """Return the figures for JSON, with units in the names."""
         return {
             "streams": self.streams,
             "depth": self.depth,
@@ -145,7 +145,7 @@ class Report:
     other_work: float | None
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the figures for JSON."""
         return {
             "model": self.model,
             "quantisation": self.quantisation,

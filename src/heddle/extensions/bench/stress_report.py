@@ -64,7 +64,7 @@ class StressReport:
         return FAULTY if self.faults() else GOOD
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON; memory in bytes, times in seconds."""
+        """Return the figures for JSON; memory in bytes, times in seconds."""
         run = self.run
         return {
             "model": self.model,

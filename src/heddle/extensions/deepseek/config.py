@@ -74,7 +74,7 @@ def _routing_of_v2(config: Config) -> dict[str, object]:
 
 
 def layers_with_experts(config: Config) -> dict[str, object]:
-    """Which layers have experts: a list, or else all but the first ones.
+    """The layers that have experts: a list, or else all but the first ones.
 
     Raises:
         UnsupportedModelError: a layer has a feed-forward part of another kind.

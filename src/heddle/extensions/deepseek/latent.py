@@ -99,7 +99,7 @@ class LatentAttention:
     def forward(
         self, ops: Ops[A, W], weights: LatentWeights[W], x: A, positions: A, layer: int
     ) -> A:
-        """From normed x (T, width) to (T, width). Stores its latents in layer `layer`."""
+        """Map normed x (T, width) to (T, width). Stores its latents in layer `layer`."""
         spec, source = self.spec, x
         latent_key = ops.linear(x, weights.latent_key)
         if weights.query is not None and weights.query_norm is not None:

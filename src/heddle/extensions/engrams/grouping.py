@@ -1,4 +1,4 @@
-"""From rows, one for each pair of an n-gram and a token, to records, one for each n-gram."""
+"""Groups rows, one for each pair of an n-gram and a token, into records, one for each n-gram."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """Which n-grams and tokens stay in a table.
+    """The n-grams and tokens that stay in a table.
 
     Attributes:
         min_count: n-grams seen less often than this are dropped.

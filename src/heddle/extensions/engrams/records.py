@@ -56,7 +56,7 @@ class Records:
 
     @property
     def starts(self) -> NDArray[np.int64]:
-        """Where the tokens of each record start in `tokens` (count,)."""
+        """The places in `tokens` at which the tokens of each record start (count,)."""
         return np.cumsum(self.sizes) - self.sizes
 
     def totals(self) -> NDArray[np.uint64]:

@@ -81,7 +81,7 @@ def summed(rows: Rows) -> Rows:
 
 
 def group_starts(keys: NDArray[np.generic]) -> NDArray[np.int64]:
-    """Where runs of equal rows begin."""
+    """The indices at which runs of equal rows begin."""
     new = np.ones(len(keys), bool)
     new[1:] = (keys[1:] != keys[:-1]).any(axis=1)
     return np.flatnonzero(new)

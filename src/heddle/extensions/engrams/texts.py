@@ -151,7 +151,7 @@ def _has_zero(path: Path) -> bool:
 
 
 def _cut(text: str) -> int:
-    """Where to cut the text, near its end."""
+    """The place near its end at which to cut the text."""
     first = max(0, len(text) - _TAIL)
     ends = [match.end() for match in _LINE_END.finditer(text, first)]
     ends = ends or [match.end() for match in _SPACE.finditer(text, first)]

@@ -52,7 +52,7 @@ def _of_text(text: str, param: str) -> Grammar:
 
 
 def _if_any(text: str, param: str) -> Grammar | None:
-    """As `_of_text`; llama.cpp's clients send an empty text for none."""
+    """Read as `_of_text` does; llama.cpp's clients send an empty text for none."""
     return _of_text(text, param) if text else None
 
 

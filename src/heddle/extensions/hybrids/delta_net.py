@@ -83,7 +83,7 @@ class GatedDeltaNet(LinearMixer):
     def forward(
         self, ops: Ops[A, W], weights: DeltaNetWeights[W], x: A, positions: A, layer: int
     ) -> A:
-        """From normed x (T, width) to (T, width)."""
+        """Map normed x (T, width) to (T, width)."""
         spec, (_, places) = self.spec, self.places(layer)
         *streams, z = self._inputs(ops, weights, x)
         q, k, v = (

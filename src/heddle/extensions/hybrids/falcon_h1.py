@@ -68,7 +68,7 @@ class SideBySide:
     def forward(
         self, ops: Ops[A, W], weights: SideBySideWeights[W], x: A, positions: A, layer: int
     ) -> A:
-        """From normed x (T, width) to (T, width)."""
+        """Map normed x (T, width) to (T, width)."""
         y = self.recurrence.forward(ops, weights.recurrence, x, positions, layer)
         z = self.attention.forward(ops, weights.attention, x, positions, layer)
         return ops.add(

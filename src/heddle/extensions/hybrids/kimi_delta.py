@@ -87,7 +87,7 @@ class KimiDeltaAttention(LinearMixer):
     def forward(
         self, ops: Ops[A, W], weights: KimiDeltaWeights[W], x: A, positions: A, layer: int
     ) -> A:
-        """From normed x (T, width) to (T, width)."""
+        """Map normed x (T, width) to (T, width)."""
         spec, (_, places) = self.spec, self.places(layer)
         mixed = [ops.linear(x, stream) for stream in weights.streams]
         step, gate = (ops.linear(x, narrow) for narrow, _ in (weights.steps, weights.gates))

@@ -74,7 +74,7 @@ class Mamba2(LinearMixer):
     def forward(
         self, ops: Ops[A, W], weights: Mamba2Weights[W], x: A, positions: A, layer: int
     ) -> A:
-        """From normed x (T, width) to (T, width)."""
+        """Map normed x (T, width) to (T, width)."""
         spec, (_, places) = self.spec, self.places(layer)
         gate, *streams, step = self._inputs(ops, ops.linear(x, weights.inputs))
         values, keys, queries = (

@@ -62,7 +62,7 @@ class ShortConv:
     def forward(
         self, ops: Ops[A, W], weights: ShortConvWeights[W], x: A, positions: A, layer: int
     ) -> A:
-        """From normed x (T, width) to (T, width)."""
+        """Map normed x (T, width) to (T, width)."""
         width, mixed = self.width, ops.linear(x, weights.inputs)
         gate, out_gate, values = (ops.take_columns(mixed, i * width, width) for i in range(3))
         _, place = self._place(layer)

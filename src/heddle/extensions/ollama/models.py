@@ -149,7 +149,7 @@ def _running(status: ModelStatus, service: Service) -> Json | None:
 
 
 def modified_at(info: Facts | None) -> str:
-    """When a model's files were written; the year 1970 if that is not known."""
+    """The time at which a model's files were written; the year 1970 if it is not known."""
     return datetime.fromtimestamp(info.created if info else 0, UTC).isoformat()
 
 

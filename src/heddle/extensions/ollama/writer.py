@@ -38,7 +38,7 @@ _LOWEST = -9999.0
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """When a request began and when its model was there, by `time.perf_counter`."""
+    """The times at which a request began and its model was there, by `time.perf_counter`."""
 
     started: float
     loaded: float

@@ -64,7 +64,7 @@ class Rules(Part, frozen=True):
 
 
 class EditedElsewhere:
-    """In place of grammar and processors: the engine's process has them, and sends their edits."""
+    """Stands for grammar and processors: the engine's process has them, and sends their edits."""
 
     def begin(self) -> GrammarState:
         """Never called: see `heddle.extensions.processes.edits.GivenEdits`."""
@@ -72,7 +72,7 @@ class EditedElsewhere:
 
 
 class UnreadableTable:
-    """In place of an engram table that this process cannot open. Its sampler cannot be made."""
+    """Stands for an engram table that this process cannot open. Its sampler cannot be made."""
 
     def __init__(self, problem: str) -> None:
         self._problem = problem

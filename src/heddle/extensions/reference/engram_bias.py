@@ -47,7 +47,7 @@ def _reasons(bias: EngramBias, tokens: Sequence[int]) -> bool:
 
 
 def _last(mark: tuple[int, ...], tokens: Sequence[int]) -> int:
-    """Where the last occurrence of `mark` ends; -1 if there is none."""
+    """The place at which the last occurrence of `mark` ends; -1 if there is none."""
     size = len(mark)
     ends = range(len(tokens), size - 1, -1)
     return next((end for end in ends if tuple(tokens[end - size : end]) == mark), -1)

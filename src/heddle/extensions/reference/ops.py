@@ -275,7 +275,7 @@ class ReferenceOps:
     def latent_attend(
         self, q_latent: Array, q: Array, latent: Array, key: Array, layer: int, spec: LatentSpec
     ) -> Array:
-        """As attention with one key/value head, whose keys are the values, too."""
+        """Attend with one key/value head, whose keys are the values, too."""
         turned = q.reshape(len(q), spec.heads, -1)[..., -spec.rope_dim :]
         queries = np.concatenate([q_latent.reshape(len(q), spec.heads, -1), turned], axis=-1)
         kept = np.concatenate([latent, key], axis=-1)
@@ -316,7 +316,7 @@ class ReferenceOps:
         return _silu(y) if activation == "silu" else y
 
     def step_size(self, x: Array, bias: Weight, least: float, most: float) -> Array:
-        """In float64: with float32, a small step would lose its last digits."""
+        """Compute in float64: with float32, a small step would lose its last digits."""
         softplus: Array = np.logaddexp(0, (x + bias.values).astype(np.float64))
         limited: Array = softplus.clip(least, most).astype(np.float32)
         return limited

@@ -139,7 +139,7 @@ def beyond(known: bytes, piece: bytes) -> str:
 
 
 def line_end(text: str) -> int | None:
-    """Where the first line of `text` ends; None if it does not."""
+    """The place at which the first line of `text` ends; None if it does not end."""
     return min((at for at in map(text.find, "\r\n") if at >= 0), default=None)
 
 

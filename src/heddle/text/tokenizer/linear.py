@@ -55,7 +55,7 @@ def _are_linear(alternatives: str) -> bool:
 
 
 def _items(text: str, at: int) -> tuple[int, list[tuple[int, int | None]]]:
-    """Where the items from `at` on end, and how often each may occur; None: without a bound."""
+    """The ends of the items from `at` on, and how often each may occur; None: without a bound."""
     bounds = []
     while match := _ITEM.match(text, at):
         bounds.append(_bounds(match))

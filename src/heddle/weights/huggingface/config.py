@@ -215,7 +215,7 @@ def _experts(config: Config) -> dict[str, object]:
 
 
 def _layers_with_rope(config: Config) -> Config:
-    """Which layers have rotary positions: a list, or a period. In config.json, 1 means that a layer
+    """The layers with rotary positions: a list, or a period. In config.json, 1 means that a layer
     has them, whatever the key is called."""
     listed, period = config.get("no_rope_layers"), config.get("no_rope_layer_interval")
     found = {} if period is None else {"rope.layer_period": period}

@@ -48,7 +48,7 @@ class Alphabet:
 
 
 class Automaton:
-    """Which characters a regular node accepts after which others (Glushkov's construction).
+    """The characters that a regular node accepts after others (Glushkov's construction).
 
     It accepts all texts of the node, and may accept more. It is used only to find conflicts.
 

@@ -312,7 +312,7 @@ def _claim(weight: object) -> Claim:
 def _places(
     forward: Forward, division: Division | None, rank: int
 ) -> dict[int, tuple[Fixed, dict[StatePlace, StatePlace]]]:
-    """For each layer with a fixed-size state, the state of a rank, and the places of its parts."""
+    """The state of a rank, and the places of its parts, for each layer with a fixed-size state."""
     of_layer: dict[int, list[tuple[StatePlace, int]]] = {}
     for node in forward.nodes:
         if isinstance(node, recording.CausalConv | recording.LinearAttend):
