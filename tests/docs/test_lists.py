@@ -28,6 +28,28 @@ def test_the_tensor_types_are_those_of_the_table() -> None:
     assert sorted(listed) == sorted(kind.name for kind in TensorType.supported())
 
 
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *(folder / "README.md" for folder in FOLDERS),
+]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_files_that_a_page_names_are_there(page: Path) -> None:
+    """Paths begin at the repository, at the package, or beside the page. Examples are left out."""
+    named = re.findall(r"`([\w.-]+/[\w./-]*\.(?:py|pyi|cpp|h|sh|toml))`", page.read_text("utf-8"))
+    places = (ROOT, ROOT / "src" / "heddle", page.parent)
+    assert [
+        path
+        for path in named
+        if "NAME" not in path
+        and not path.startswith("heddle_hello/")
+        and not any((place / path).exists() for place in places)
+    ] == []
+
+
 def test_the_newest_version_of_the_changelog_is_that_of_the_package() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     headings = re.findall(r"^## \[(.+?)\](.*)$", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.M)
