@@ -35,7 +35,7 @@ class FakeTokenizer:
 
     def __init__(self, bos_id: int | None = None) -> None:
         self.bos_id = bos_id
-        self._grammars = GrammarCompiler(self)
+        self.grammars = GrammarCompiler(self)
 
     def encode(
         self,
@@ -78,13 +78,7 @@ class FakeTokenizer:
         return spell(self.encode, words)
 
     def grammar(self, grammar: Grammar) -> TokenGrammar:
-        return self._grammars.compile(grammar)
-
-    def prepare_grammars(self) -> None:
-        self._grammars.prepare()
-
-    def known_grammar(self, grammar: Grammar) -> TokenGrammar | None:
-        return self._grammars.known(grammar)
+        return self.grammars.compile(grammar)
 
     def token_bytes(self, token: int) -> bytes:
         return PIECES[token]

@@ -54,7 +54,7 @@ class LetterTokenizer:
         self._control = {128 + place: word for place, word in enumerate(CONTROL)}
         self._control |= {140 + place: word for place, word in enumerate(HARMONY)}
         self._control[CALL] = "<|call|>"
-        self._grammars = GrammarCompiler(self)
+        self.grammars = GrammarCompiler(self)
 
     def encode(self, text: str, *, parse_special: bool = True, **_: bool) -> list[int]:
         ids, known = [], self._pieces | (self._control if parse_special else {})
@@ -73,13 +73,7 @@ class LetterTokenizer:
         return ()
 
     def grammar(self, grammar: Grammar) -> TokenGrammar:
-        return self._grammars.compile(grammar)
-
-    def prepare_grammars(self) -> None:
-        self._grammars.prepare()
-
-    def known_grammar(self, grammar: Grammar) -> TokenGrammar | None:
-        return self._grammars.known(grammar)
+        return self.grammars.compile(grammar)
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
         shown = (id for id in ids if not (skip_special and self.is_special(id)))

@@ -184,7 +184,7 @@ def test_from_disk_after_eviction_in_little_room(case: Case, tmp_path: Path) -> 
         one_by_one(engine, case.requests)
         other = [token for token in reversed(case.requests[0][0]) for _ in range(2)]
         engine.complete(other, replace(GREEDY, max_tokens=1))
-        while engine._thread._loop.cache._tier._saves:  # what is not written yet is not found
+        while engine.thread._loop.cache._tier._saves:  # what is not written yet is not found
             engine.complete(other[:1], replace(GREEDY, max_tokens=1))
         again = one_by_one(engine, case.requests)
         stats = engine.snapshot().prefix_cache

@@ -180,4 +180,4 @@ def test_a_request_that_waits_too_long_never_runs(
     assert soon.wait().finish is FinishReason.LENGTH
     assert engine.snapshot().finished[FinishReason.LENGTH] == 2
     assert engine.snapshot().computed_prompt_tokens < 10, "the late request was computed"
-    assert not engine._thread._loop.patience.waiting
+    assert not engine.thread._loop.patience.waiting

@@ -290,7 +290,7 @@ class Ends:
 
 def test_a_trim_frees_pages_before_the_next_call(engine: Engine) -> None:
     ends = Ends()
-    engine.observe(ends)
+    engine.thread.observe(ends)
     sequence = engine.create_sequence(params())
     sequence.decode_prompt(PROMPT)
     assert engine.snapshot().pages_used == 1
@@ -459,10 +459,10 @@ def test_a_token_requested_before_an_interrupt_is_not_returned_later(
         wait(request)
         raise KeyboardInterrupt
 
-    sequence, resume = engine.create_sequence(params()), engine._thread.resume
+    sequence, resume = engine.create_sequence(params()), engine.thread.resume
     sequence.decode_prompt(PROMPT)
     with monkeypatch.context() as context:
-        context.setattr(engine._thread, "resume", interrupted)
+        context.setattr(engine.thread, "resume", interrupted)
         with pytest.raises(KeyboardInterrupt):
             sequence.sample_next()
     assert take(sequence, 1) == expected(PROMPT, 2)[1:]
@@ -513,12 +513,12 @@ def test_a_step_waits_only_once_for_an_absent_caller(start, executor) -> None:
     away, busy = engine.create_sequence(params()), engine.create_sequence(params(2))
     away.decode_prompt(PROMPT)
     assert [busy.decode_prompt(PROMPT).token, *take(busy, 20)] == expected(PROMPT, 21, 2)
-    assert engine._thread._loop._last_driven == [busy._active.request.sequence]
+    assert engine.thread._loop._last_driven == [busy._active.request.sequence]
 
 
 def test_a_step_does_not_wait_for_a_cancelled_caller(start, monkeypatch) -> None:
     engine = start(batch_window_us=1_000_000)
-    thread, timeouts = engine._thread, []
+    thread, timeouts = engine.thread, []
     wait = thread._loop.wakeup.wait
 
     def watched(timeout: float | None = None) -> None:

@@ -81,8 +81,8 @@ def test_garbage_collection_may_run_while_the_lock_is_held() -> None:
     """Also in the engine thread: a finalizer that waits for the lock would never return."""
     executor = FakeExecutor()
     engine = an_engine(executor)
-    thread = engine._thread._thread
-    with engine._thread._lock:
+    thread = engine.thread._thread
+    with engine.thread._lock:
         del engine
         gc.collect()
         assert thread.is_alive()

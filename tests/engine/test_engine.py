@@ -279,7 +279,7 @@ def test_a_cancel_after_the_last_token_was_computed_has_no_effect(
     engine: Engine, executor: FakeExecutor
 ) -> None:
     text = engine.complete("hello", params(max_tokens=6, ignore_eos=True)).text
-    scheduler = engine._thread._loop.scheduler
+    scheduler = engine.thread._loop.scheduler
     update, collector = scheduler.update, Collector()
 
     def cancel_after(result: Any, seconds: float) -> Any:
@@ -404,7 +404,7 @@ def test_close_without_drain_ends_a_close_that_drains(start, executor: FakeExecu
         pass
     cutting = threading.Thread(target=engine.close)
     cutting.start()
-    while engine._thread._gate.drain:
+    while engine.thread.gate.drain:
         pass
     executor.gate.set()
     with pytest.raises(EngineClosedError):
@@ -524,7 +524,7 @@ def test_a_snapshot_counts_steps_and_their_time(start, executor: FakeExecutor) -
 
 def test_observers_get_all_events_in_order(engine: Engine) -> None:
     recorder = Recorder()
-    engine.observe(recorder)
+    engine.thread.observe(recorder)
     engine.complete("hello", params(max_tokens=3, ignore_eos=True))
     finish = ("finish", FinishReason.LENGTH, Usage(5, 3))
     first = [("submit",), ("start",), ("first",)]
@@ -535,7 +535,7 @@ def test_observers_hear_of_each_request_that_comes_during_a_step(
     start, executor: FakeExecutor
 ) -> None:
     engine, recorder = start(), Recorder()
-    engine.observe(recorder)
+    engine.thread.observe(recorder)
     executor.gate.clear()
     collectors = [Collector() for _ in range(3)]
     for collector in collectors:
@@ -549,9 +549,9 @@ def test_observers_hear_of_each_request_that_comes_during_a_step(
 
 
 def test_a_failing_observer_is_logged_and_stops_nothing(engine: Engine, caplog) -> None:
-    engine.observe(object())  # type: ignore[arg-type]
+    engine.thread.observe(object())  # type: ignore[arg-type]
     recorder = Recorder()
-    engine.observe(recorder)
+    engine.thread.observe(recorder)
     assert engine.complete("hello", params(max_tokens=1)).usage.completion_tokens == 1
     assert len(recorder.calls) == 4
     assert "an observer failed in on_finish" in caplog.text

@@ -146,8 +146,8 @@ class EngineMachine(RuleBasedStateMachine):
         self.executor.poisonous = self.is_not_finite
         with mock.patch.object(threading, "Thread", SteppedThread):
             self.engine = Engine(fake_model(self.executor), self.config)
-        self.thread = self.engine._thread
-        self.engine.observe(BrokenObserver())  # type: ignore[arg-type]
+        self.thread = self.engine.thread
+        self.engine.thread.observe(BrokenObserver())  # type: ignore[arg-type]
         self.live: list[Caller] = []
 
     def is_not_finite(self, history: Sequence[int]) -> bool:

@@ -49,7 +49,7 @@ def test_a_device_that_fails_between_steps_poisons_the_model(
     driven = engine.create_sequence(params())
     driven.decode_prompt([8, 5])  # it holds a slot
     executor.fail("it burns")
-    engine._thread._thread.join(60)
+    engine.thread._thread.join(60)
     assert engine.health.state is HealthState.POISONED
     with pytest.raises(EngineFailedError, match="the device failed: it burns"):
         driven.sample_next()
@@ -63,7 +63,7 @@ def test_a_forked_process_is_told_that_it_has_no_engine(engine: Engine, monkeypa
     driven.decode_prompt([8, 5])
     with monkeypatch.context() as fork:
         fork.setattr("os.getpid", lambda: parent + 1)
-        with engine._thread._lock:  # a fork may inherit the lock held by a thread that it lacks
+        with engine.thread._lock:  # a fork may inherit the lock held by a thread that it lacks
             with pytest.raises(EngineClosedError, match="fork"):
                 engine.complete("hello", params(max_tokens=2))
             with pytest.raises(EngineClosedError, match="fork"):
@@ -211,7 +211,7 @@ def test_what_is_not_the_forward_pass_does_not_poison(
     def encode(text: str, **_: object) -> list[int]:
         raise RuntimeError("a broken tokenizer")
 
-    engine.observe(Broken())
+    engine.thread.observe(Broken())
     with pytest.raises(InvalidRequestError):
         engine.complete([1] * 5000, params())
     with pytest.raises(InvalidRequestError):
@@ -239,7 +239,7 @@ def test_the_end_of_a_cancelled_text_that_fails_ends_only_its_request(
     def finish() -> str:
         raise ValueError("half a character")
 
-    request = engine._thread._loop.delivery.requests[ticket.id]
+    request = engine.thread._loop.delivery.requests[ticket.id]
     monkeypatch.setattr(request.detokenizer, "finish", finish)
     ticket.cancel()
     executor.gate.set()
@@ -281,7 +281,7 @@ def test_failures_of_single_requests_do_not_poison_the_engine(
 
 def test_a_stop_string_ends_its_sequence_under_the_lock(engine, monkeypatch) -> None:
     """Stop strings are found while the next step computes, beside threads that submit."""
-    thread = engine._thread
+    thread = engine.thread
     cancel, held = thread._loop.scheduler.cancel, []
 
     def watched(sequence_id: int) -> bool:
@@ -365,7 +365,7 @@ def test_a_bug_in_the_engine_thread_wakes_all_callers(
     def update(result: object, seconds: float) -> None:
         raise AssertionError("a bug")
 
-    monkeypatch.setattr(engine._thread._loop.scheduler, "update", update)
+    monkeypatch.setattr(engine.thread._loop.scheduler, "update", update)
     executor.gate.set()
     with pytest.raises(EngineFailedError, match="a bug") as failed:
         collectors[0].wait()
@@ -421,5 +421,5 @@ def test_a_clock_that_jumps_harms_no_request(start, executor: FakeExecutor, monk
     outputs = [collector.wait() for collector in collectors]
     assert [output.text for output in outputs] == [output.text for output in alone]
     engine.close()
-    check_cache(engine._thread._loop.cache)
+    check_cache(engine.thread._loop.cache)
     assert engine.health.state is HealthState.CLOSED

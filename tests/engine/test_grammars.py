@@ -56,7 +56,7 @@ def test_a_slot_drops_the_grammar_of_its_previous_request(start) -> None:
 
 @pytest.mark.extensions
 def test_prepare_compiles_a_grammar_before_its_request(engine: Engine) -> None:
-    known = engine.model.tokenizer.known_grammar
+    known = engine.model.tokenizer.grammars.known
     tea = Grammar.of("choice", ["tea"])
     assert known(tea) is None
     assert engine.prepare_grammar(tea) is known(tea)

@@ -101,8 +101,8 @@ def test_flush_and_switch_from_many_threads_change_no_output(start, executor: Fa
             engine.submit_many(requests)
             for prompt, collector in zip(prompts, collectors, strict=True):
                 assert right(collector.wait(), prompt)
-            with engine._thread._lock:
-                check_cache(engine._thread._loop.cache)
+            with engine.thread._lock:
+                check_cache(engine.thread._loop.cache)
     finally:
         stop.set()
         disturber.join()

@@ -169,7 +169,7 @@ def test_cancelling_the_task_that_waits_for_all_cancels_the_requests(
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert streams.tickets[0].id in engine._thread.cancels.pending()
+        assert streams.tickets[0].id in engine.thread.cancels.pending()
         executor.gate.set()
 
     run(main())

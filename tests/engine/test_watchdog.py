@@ -119,8 +119,8 @@ def test_long_steps_get_more_time() -> None:
 
 def test_the_health_of_an_engine_shows_a_hung_device(start, executor: FakeExecutor) -> None:
     engine = start(watchdog=LIMIT)
-    watchdog, clock = engine._thread._watchdog, Clock()
-    watchdog._clock = engine._thread._loop.heartbeat._clock = clock
+    watchdog, clock = engine.thread._watchdog, Clock()
+    watchdog._clock = engine.thread._loop.heartbeat._clock = clock
     watchdog._looked_at = clock.now
     executor.gate.clear()
     collector = Collector()
@@ -143,7 +143,7 @@ def test_the_health_of_an_engine_shows_a_hung_device(start, executor: FakeExecut
 
 
 def test_a_dead_engine_thread_is_not_live(engine, monkeypatch) -> None:
-    monkeypatch.setattr(engine._thread._thread, "is_alive", lambda: False)
+    monkeypatch.setattr(engine.thread._thread, "is_alive", lambda: False)
     assert engine.health == Health(HealthState.STUCK, live=False)
 
 

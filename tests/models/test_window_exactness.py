@@ -136,7 +136,7 @@ def test_preempted_sequences_give_the_same_bits(checkpoint: GGUFCheckpoint) -> N
     budget = pages_of(load(checkpoint, EngineConfig(context=CONTEXT, batch_tokens=32)), 14)
     rig = Rig(checkpoint, slots=4, batch_tokens=32, kv_cache=budget)
     assert rig.run(prompts, params) == alone_at_once(checkpoint, prompts, params)
-    assert rig.scheduler.preemptions > 0
+    assert rig.scheduler.admission.preemptions > 0
 
 
 def alone_at_once(

@@ -209,9 +209,11 @@ class Machine(RuleBasedStateMachine):
 
     def schedule(self) -> StepPlan:
         fits = min(self.scheduler.prefixes.unclaimed().pages) >= 0
-        preemptions = self.scheduler.preemptions
+        preemptions = self.scheduler.admission.preemptions
         plan = self.scheduler.schedule()
-        assert not fits or self.scheduler.preemptions == preemptions, "no output asked for that"
+        assert not fits or self.scheduler.admission.preemptions == preemptions, (
+            "no output asked for that"
+        )
         self.check_plan(plan)
         return plan
 
@@ -317,7 +319,7 @@ class Machine(RuleBasedStateMachine):
         check_cache(self.cache)
         running = [s for s in self.scheduler.slots if s is not None]
         assert sorted(running, key=self.live.index) == self.live[: len(running)], "overtaken"
-        assert self.scheduler.waiting == len(self.live) - len(running)
+        assert self.scheduler.queue.waiting == len(self.live) - len(running)
         assert self.scheduler.busy == bool(self.live)
         held = {page for s in running for page in (*s.table.pages, s.table.source)} - {None}
         assert self.cache.pages.available == self.cache.pages.size - len(held)
@@ -331,7 +333,7 @@ class Machine(RuleBasedStateMachine):
             return
         self.steps(20_000)
         assert not self.live, "no end in sight"
-        event(f"preemptions: {min(self.scheduler.preemptions, 3)}")
+        event(f"preemptions: {min(self.scheduler.admission.preemptions, 3)}")
         sizes = [window.pages for window in self.executor.windows]
         assert self.cache.pages.available_by_group.pages == (self.cache.pages.size, *sizes)
         assert self.scheduler.slots == [None] * self.slots

@@ -84,9 +84,9 @@ class ClassMachine(Machine):
             return
         check_cache(self.cache)
         running = [s for s in self.scheduler.slots if s is not None]
-        assert self.scheduler.waiting == len(self.live) - len(running)
+        assert self.scheduler.queue.waiting == len(self.live) - len(running)
         assert self.scheduler.busy == bool(self.live)
-        queue = self.scheduler._queue
+        queue = self.scheduler.queue
         assert queue.active == len(self.live)
         for priority, of_class in queue._classes.items():
             members = [s for s in self.live if s.priority == priority]

@@ -57,7 +57,7 @@ def test_a_running_sequence_takes_pages_of_an_idle_sequence() -> None:
     running = rig.add(2, prompt=20)
     while running.total <= 33:
         rig.step()
-    assert (idle.slot, running.slot >= 0, rig.scheduler.preemptions) == (-1, True, 1)
+    assert (idle.slot, running.slot >= 0, rig.scheduler.admission.preemptions) == (-1, True, 1)
 
 
 def test_a_queued_sequence_takes_pages_of_an_idle_sequence() -> None:

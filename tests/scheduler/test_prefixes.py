@@ -274,7 +274,7 @@ def test_a_preempted_sequence_resumes_from_its_cached_prefix() -> None:
     rig = Rig(slots=2, pages=12)
     rig.add(words(1, 150), most=60)
     younger = rig.add(words(2, 150), most=60)
-    while not rig.scheduler.preemptions:
+    while not rig.scheduler.admission.preemptions:
         rig.step()
     computed, total = rig.computed, younger.total
     assert younger.slot < 0
@@ -291,7 +291,7 @@ def test_a_follower_that_is_preempted_starts_over() -> None:
         rig.add(words(number, 1), most=200)
     rig.add(words(1, 160))
     waits = rig.add(words(1, 150) + words(5, 5))
-    while not rig.scheduler.preemptions:
+    while not rig.scheduler.admission.preemptions:
         rig.step()
         assert waits.slot < 0 or waits.leader is not None
     assert (waits.slot, waits.leader) == (-1, None)

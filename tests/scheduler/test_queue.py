@@ -171,14 +171,14 @@ def test_a_lower_class_gives_way_and_gives_the_same_output() -> None:
     rig.step()
     assert rig.running == {low[0], high}, "the youngest of the lower class gives way"
     assert rig.finish() == [high, *low]
-    assert rig.scheduler.preemptions == 1
+    assert rig.scheduler.admission.preemptions == 1
 
 
 def test_an_equal_class_does_not_give_way() -> None:
     rig = Rig(slots=1)
     first, second = rig.add(most=20), rig.add(most=3)
     assert rig.finish() == [first, second]
-    assert rig.scheduler.preemptions == 0
+    assert rig.scheduler.admission.preemptions == 0
 
 
 def test_a_lower_class_gives_way_for_pages() -> None:
@@ -226,7 +226,7 @@ def test_a_newcomer_gets_a_slot_of_a_flood_at_once() -> None:
     assert flood[3] not in rig.running, "its youngest gives way"
     assert rig.running > set(flood[:3])
     rig.finish()
-    assert rig.scheduler.preemptions == 1
+    assert rig.scheduler.admission.preemptions == 1
     assert rig.ended[0] is guest
 
 

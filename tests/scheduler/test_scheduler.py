@@ -146,7 +146,7 @@ def test_a_token_whose_mask_may_be_late_is_uncertain() -> None:
 def test_a_sequence_ends_at_max_tokens() -> None:
     rig = Rig(slots=2)
     sequence = rig.add(1, prompt=5, max_tokens=3)
-    assert (rig.states(), rig.scheduler.waiting) == ([SlotState.FREE] * 2, 1)
+    assert (rig.states(), rig.scheduler.queue.waiting) == ([SlotState.FREE] * 2, 1)
     events = [event for _ in range(3) for event in rig.step()]
     assert [event.outcome.token for event in events] == sequence.tokens[5:]
     assert [event.finish for event in events] == [None, None, FinishReason.LENGTH]
@@ -243,7 +243,7 @@ def test_several_sequences_are_added_all_or_none() -> None:
     too_long = rig.sequence(5, 2000)
     with pytest.raises(ContextLengthError):
         rig.scheduler.add(rig.sequence(4, 2), too_long)
-    assert rig.scheduler.waiting == 1
+    assert rig.scheduler.queue.waiting == 1
     with pytest.raises(InvalidRequestError, match="4 requests sent at once") as error:
         rig.scheduler.add(*(rig.sequence(identity, 2) for identity in range(6, 10)))
     assert error.value.param == "n"
@@ -288,9 +288,9 @@ def test_the_youngest_sequence_is_preempted_and_resumes() -> None:
     sequences = [rig.add(i, prompt=n, max_tokens=70) for i, n in prompts.items()]
     preempted: list[int] = []
     while rig.scheduler.busy:
-        before = rig.scheduler.preemptions
+        before = rig.scheduler.admission.preemptions
         rig.step()
-        if rig.scheduler.preemptions > before:
+        if rig.scheduler.admission.preemptions > before:
             held = {sequence.id for sequence in rig.scheduler.slots if sequence}
             preempted += [s.id for s in sequences if not s.ended and s.id not in held]
     assert preempted == [3, 2, 3]  # 3 is queued again, behind 2
@@ -303,7 +303,7 @@ def test_a_resumed_sequence_samples_only_after_all_its_tokens_are_computed() -> 
     rig = Rig(slots=2, batch_tokens=32, pages=4)
     rig.add(1, prompt=60, max_tokens=10)
     younger = rig.add(2, prompt=60, max_tokens=10)
-    while not rig.scheduler.preemptions:
+    while not rig.scheduler.admission.preemptions:
         rig.step()
     tokens = list(younger.tokens)
     assert (younger.computed, younger.table.pages, younger.output_tokens > 0) == (0, [], True)
@@ -321,7 +321,7 @@ def test_a_prompt_is_not_admitted_while_it_would_be_preempted_at_once() -> None:
     rig.add(2, prompt=40, max_tokens=5)  # one page is free, and it needs two
     while rig.scheduler.busy:
         rig.step()
-    assert rig.scheduler.preemptions == 0
+    assert rig.scheduler.admission.preemptions == 0
 
 
 def test_a_short_prompt_does_not_overtake_a_long_one_that_waits_for_pages() -> None:
@@ -331,7 +331,7 @@ def test_a_short_prompt_does_not_overtake_a_long_one_that_waits_for_pages() -> N
     short = rig.add(3, prompt=2, max_tokens=1)
     while not first.ended:
         rig.step()
-        assert rig.scheduler.waiting == 2
+        assert rig.scheduler.queue.waiting == 2
     rig.step()
     assert short.ended
 
@@ -343,7 +343,7 @@ def test_cancel_removes_a_sequence_from_the_queue() -> None:
     waiting = rig.add(2, prompt=2)
     assert rig.scheduler.cancel(waiting.id)
     assert not rig.scheduler.cancel(waiting.id)
-    assert rig.scheduler.waiting == 0
+    assert rig.scheduler.queue.waiting == 0
 
 
 def test_cancel_between_steps_frees_the_slot_at_once() -> None:

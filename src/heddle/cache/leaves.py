@@ -60,10 +60,6 @@ class LeafQueue(Generic[N]):
                 return entry[-1]
         return None
 
-    def clear(self) -> None:
-        """Forget all entries."""
-        self._heap.clear()
-
 
 def _is_true(entry: tuple[int, int, int, Evictable]) -> bool:
     last_used, length, _, node = entry

@@ -471,7 +471,7 @@ class RadixTree:
         for node in list(self.walk()):
             self._drop(node)
         self._roots.clear()
-        self._leaves.clear()
+        self._leaves = LeafQueue()
 
     @staticmethod
     def path(node: Node) -> tuple[Salt, TokenArray[int]]:

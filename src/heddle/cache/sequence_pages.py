@@ -25,6 +25,7 @@ class SequencePages:
     hold all pages, the scheduler decides which sequence gives pages back.
 
     Attributes:
+        size: number of pages of the group of all positions.
         has_windows: whether some layers see only a window.
     """
 
@@ -34,12 +35,8 @@ class SequencePages:
         self._snapshots = pools.snapshots
         self._prefixes = prefixes
         self._tables: set[PageTable] = set()  # tables with pages or a cursor
+        self.size = pools.pages.size
         self.has_windows = bool(pools.windows)
-
-    @property
-    def size(self) -> int:
-        """Number of pages of the group of all positions."""
-        return self._pool.size
 
     @property
     def available(self) -> int:

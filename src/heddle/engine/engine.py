@@ -8,7 +8,7 @@ import logging
 from dataclasses import replace
 from functools import cached_property, partial
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal
 from weakref import WeakValueDictionary, finalize
 
 from heddle.closing import Closing
@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from heddle.cache.cache import PrefixCacheStats
     from heddle.embedding import Embedding
     from heddle.engine.health import Health
-    from heddle.engine.loop import EngineLoop
-    from heddle.engine.observation.telemetry import EngineSnapshot, Observer
+    from heddle.engine.observation.telemetry import EngineSnapshot
     from heddle.engine.requests.request import Params, Prompt, Sink
     from heddle.engine.streaming.streams import Backlog
     from heddle.engine.turns import Turns
@@ -47,8 +46,6 @@ if TYPE_CHECKING:
     from heddle.scheduler.sequence import Sequence as SchedulerSequence
     from heddle.step import TokenGrammar, TokenRules
     from heddle.weights.progress import Progress
-
-T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -65,6 +62,8 @@ class Engine(Closing):
         model: the loaded model.
         config: the settings.
         engrams: the engram tables that requests may name.
+        context: most tokens of one request, prompt and output.
+        thread: the engine thread, for code that works inside of the engine.
     """
 
     def __init__(
@@ -85,15 +84,16 @@ class Engine(Closing):
         """
         self.model = model
         self.config = served_config(config, model.shape)
+        self.context = model.shape.context
         self.engrams = _engrams(model, config, engrams)
-        self._thread = EngineThread(model, self.config, turns)
+        self.thread = EngineThread(model, self.config, turns)
         self._continuations = Continuations(model.tokenizer, model.shape.vocabulary)
         self._trial = Trial(model.tokenizer)
         self._ids = itertools.count()
         self._mailboxes: WeakValueDictionary[asyncio.AbstractEventLoop, Mailbox]
         self._mailboxes = WeakValueDictionary()
         _log_load(model)
-        finalize(self, self._thread.stop_later).atexit = False  # at exit, `_stop_all` stops it
+        finalize(self, self.thread.stop_later).atexit = False  # at exit, `_stop_all` stops it
 
     @classmethod
     def load(
@@ -166,8 +166,8 @@ class Engine(Closing):
             # At once: the next choice would copy a prompt that is too long once more.
             self._limit(request.sequence, client)
             prepared.append(request)
-        self._thread.accept(prepared)
-        cancels = self._thread.cancels
+        self.thread.accept(prepared)
+        cancels = self.thread.cancels
         return [Ticket(request.sequence.id, cancels, request) for request in prepared]
 
     def _limit(self, sequence: SchedulerSequence, client: Hashable | None) -> None:
@@ -201,7 +201,7 @@ class Engine(Closing):
                 tokens=tokens,
                 context=self.context,
             )
-        self._thread.check_length(tokens, output=output)
+        self.thread.check_length(tokens, output=output)
 
     def prepare_grammar(self, grammar: Grammar) -> TokenGrammar:
         """Compile an untrusted grammar. Later requests find it compiled.
@@ -286,7 +286,7 @@ class Engine(Closing):
         loop = asyncio.get_running_loop()
         mailbox = self._mailboxes.get(loop)
         if mailbox is None:
-            mailbox = self._mailboxes[loop] = Mailbox(loop, self._thread.to_wake)
+            mailbox = self._mailboxes[loop] = Mailbox(loop, self.thread.to_wake)
         streams = AsyncStreams(len(requests), mailbox, backlog)
         streams.tickets = self.submit_many(
             (
@@ -316,7 +316,7 @@ class Engine(Closing):
         """
         return DrivenSequence(
             self,
-            self._thread,
+            self.thread,
             self.model,
             self._continuations,
             partial(next, self._ids),
@@ -340,34 +340,25 @@ class Engine(Closing):
             return None
 
     @property
-    def context(self) -> int:
-        """Most tokens of one request, prompt and output."""
-        return self.model.shape.context
-
-    @property
     def closed(self) -> bool:
         """Whether the engine accepts no more requests, because it was closed or has failed."""
-        return self._thread.closed
+        return self.thread.gate.closed
 
     @property
     def health(self) -> Health:
         """Whether the engine serves requests, and why not. Any thread may ask; it never waits."""
-        return self._thread.health
+        return self.thread.health
 
     def when_ended(self, call: Callable[[], None]) -> None:
         """Call `call` once, in the engine thread, when it has ended and freed the model.
 
         `call` must not refer to this engine: see `EngineThread`.
         """
-        self._thread.when_ended = call
-
-    def observe(self, observer: Observer) -> None:
-        """Call `observer` from now on."""
-        self._thread.observe(observer)
+        self.thread.when_ended = call
 
     def snapshot(self) -> EngineSnapshot:
         """Slots, queue, pages and totals. Any thread may call this; it never waits."""
-        return self._thread.snapshot()
+        return self.thread.snapshot()
 
     def prefix_cache_stats(self) -> PrefixCacheStats | None:
         """Figures of the prefix cache at one moment; None while the engine changes them.
@@ -376,7 +367,7 @@ class Engine(Closing):
         figures, but they may include only some of the changes of a step. Any thread may call this;
         it never waits.
         """
-        return self._thread.prefix_cache_stats()
+        return self.thread.prefix_cache_stats()
 
     def set_prefix_cache(self, enabled: bool) -> None:
         """Switch the prefix cache on or off. Switching it off drops all prefixes.
@@ -386,7 +377,7 @@ class Engine(Closing):
         Raises:
             EngineClosedError, ModelPoisonedError: the engine is no longer running.
         """
-        self._thread.set_prefix_cache(enabled)
+        self.thread.set_prefix_cache(enabled)
 
     def flush_prefix_cache(self) -> None:
         """Drop all cached prefixes.
@@ -396,19 +387,7 @@ class Engine(Closing):
         Raises:
             EngineClosedError, ModelPoisonedError: the engine is no longer running.
         """
-        self._thread.flush_prefix_cache()
-
-    def call(self, function: Callable[[EngineLoop], T]) -> T:
-        """Let the engine thread call `function` while no step is in flight. Returns its result.
-
-        Raises:
-            EngineClosedError, ModelPoisonedError: the engine is no longer running.
-        """
-        return self._thread.call(function)
-
-    def wake(self) -> None:
-        """Let the engine thread look for work. Any thread may call this."""
-        self._thread.wake()
+        self.thread.flush_prefix_cache()
 
     def set_batch_window(self, microseconds: int) -> None:
         """Change the setting `batch_window_us`, from the next step on. Any thread may call this.
@@ -418,7 +397,7 @@ class Engine(Closing):
             EngineClosedError, ModelPoisonedError: the engine is no longer running.
         """
         config = replace(self.config, batch_window_us=microseconds)
-        self._thread.set_batch_window(microseconds)
+        self.thread.set_batch_window(microseconds)
         self.config = config
 
     def close(self, *, drain: bool = False) -> None:
@@ -432,7 +411,7 @@ class Engine(Closing):
                 call without `drain` ends the requests that a first call lets finish.
         """
         self._trial.close()
-        self._thread.stop(drain=drain)
+        self.thread.stop(drain=drain)
 
 
 def _log_load(model: LoadedModel) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from heddle.cache.cache import PrefixCacheStats
     from heddle.config import EngineConfig
-    from heddle.engine.observation.telemetry import EngineSnapshot, Observer
+    from heddle.engine.observation.telemetry import EngineSnapshot
     from heddle.engine.requests.request import Request
     from heddle.engine.turns import Turns
     from heddle.loading.loaded_model import LoadedModel
@@ -40,7 +40,9 @@ class EngineThread:
     Attributes:
         cancels: requests to end.
         to_wake: mailboxes with new deltas. Only this thread uses it.
-        wake: wakes this thread.
+        gate: says whether the engine accepts requests.
+        wake: wakes this thread. Any thread may call it.
+        observe: calls an observer from now on; see `Delivery.observe`.
         accept: queues requests; see `Admission.accept`.
         check_length: raises ContextLengthError if a prompt is too long; see `Room.check_length`.
         when_ended: called by this thread when it has freed the model, for whatever reason it ends.
@@ -51,9 +53,10 @@ class EngineThread:
     ) -> None:
         """Raises ConfigError if the prefix cache's directory cannot be used."""
         self._loop = loop = EngineLoop(model, config, turns)
-        self._model, self._gate, self._lock = model, loop.gate, loop.gate.lock
+        self._model, self.gate, self._lock = model, loop.gate, loop.gate.lock
         self.cancels, self.to_wake = loop.cancels, loop.delivery.to_wake
         self.wake = loop.wakeup.notify
+        self.observe = loop.delivery.observe
         self.accept = loop.admission.accept
         self.check_length = loop.scheduler.check_length
         self.when_ended: Callable[[], None] | None = None
@@ -71,16 +74,11 @@ class EngineThread:
                 self.when_ended()
 
     @property
-    def closed(self) -> bool:
-        """Whether the engine accepts no more requests."""
-        return self._gate.closed
-
-    @property
     def health(self) -> Health:
         """Whether the engine serves requests, and why not. Takes no lock."""
-        if self._gate.poison is not None:
-            return Health(HealthState.POISONED, self._gate.poison)
-        if self.closed:
+        if self.gate.poison is not None:
+            return Health(HealthState.POISONED, self.gate.poison)
+        if self.gate.closed:
             return Health(HealthState.CLOSED, live=not self._watchdog.lost)
         if not self._thread.is_alive():
             return Health(HealthState.STUCK, live=False)
@@ -90,14 +88,10 @@ class EngineThread:
 
     def resume(self, request: Request) -> None:
         """Let a driven sequence compute its next token. Raises as `accept`."""
-        with self._gate.accepting():
+        with self.gate.accepting():
             request.last_token_at = time.perf_counter()
             self._loop.scheduler.resume(request.sequence)
             self._loop.wakeup.notify()
-
-    def observe(self, observer: Observer) -> None:
-        """Call `observer` from now on."""
-        self._loop.delivery.observe(observer)
 
     def stop(self, *, drain: bool) -> None:
         """Accept no more requests, end the accepted ones, and wait until the thread has ended.
@@ -107,12 +101,12 @@ class EngineThread:
 
         If a sink or an observer calls this, it returns at once: this thread runs them.
         """
-        if self._gate.forked:
+        if self.gate.forked:
             return
         with self._lock:
-            self._gate.close(drain=drain)
+            self.gate.close(drain=drain)
             self._loop.wakeup.notify()
-            if not self._gate.drain:
+            if not self.gate.drain:
                 self._model.executor.abandon()
                 if self._loop.turn is not None:
                     self._loop.turn.withdraw()
@@ -124,7 +118,7 @@ class EngineThread:
 
         Takes no lock: garbage collection calls this in any thread, even in one that holds the lock.
         """
-        if not (self._gate.forked or self.closed):
+        if not (self.gate.forked or self.gate.closed):
             start_new_thread(self.stop, (), {"drain": True})
 
     def snapshot(self) -> EngineSnapshot:
@@ -154,23 +148,23 @@ class EngineThread:
 
         Raises as `accept`, and what the function raises. A sink must not call this.
         """
-        with self._gate.accepting():
+        with self.gate.accepting():
             future = self._loop.calls.add(partial(function, self._loop))
         return future.result()
 
     def set_prefix_cache(self, enabled: bool) -> None:
         """Switch the prefix cache on, or off and drop all prefixes. Raises as `accept`."""
-        with self._gate.accepting():
+        with self.gate.accepting():
             self._loop.cache.set_enabled(enabled)
 
     def set_batch_window(self, microseconds: int) -> None:
         """Change how long a step waits for callers of driven sequences. Raises as `accept`."""
-        with self._gate.accepting():
+        with self.gate.accepting():
             self._loop.batch_window_us = microseconds
 
     def flush_prefix_cache(self) -> None:
         """Drop all prefixes. Raises as `accept`."""
-        with self._gate.accepting():
+        with self.gate.accepting():
             self._loop.cache.flush()
 
 

@@ -57,7 +57,8 @@ class LoadProgress:
     """Remembers how much of a load is done, and passes all reports on. See `Progress`."""
 
     def __init__(self, shown: Progress | None = None) -> None:
-        self._shown = shown or Silent()
+        self._shown = shown = shown or Silent()
+        self.note, self.part, self.finish = shown.note, shown.part, shown.finish
         self._total: int | None = None
         self._done = 0
 
@@ -65,9 +66,6 @@ class LoadProgress:
     def share(self) -> float | None:
         """The part of the current work that is done, 0 to 1; None if its size is not known."""
         return min(1.0, self._done / self._total) if self._total else None
-
-    def note(self, text: str) -> None:
-        self._shown.note(text)
 
     def start(
         self, label: str, total: int | None, *, quick: bool = False, unit: str = BYTES
@@ -78,9 +76,3 @@ class LoadProgress:
     def update(self, done: int) -> None:
         self._done = done
         self._shown.update(done)
-
-    def part(self, name: str, done: int, total: int) -> None:
-        self._shown.part(name, done, total)
-
-    def finish(self) -> None:
-        self._shown.finish()

@@ -66,7 +66,7 @@ class Prefixes:
         """
         unclaimed = self._pages.available_by_group
         for sequence in self._slots.running:
-            unclaimed -= self._claim(sequence)
+            unclaimed -= self._pages.claim(sequence.table, sequence.total)
         return unclaimed
 
     def take(self, sequence: Sequence, available: PageCounts) -> PageCounts | None:
@@ -117,8 +117,4 @@ class Prefixes:
                 self._retake(sequence)
 
     def _retake(self, sequence: Sequence) -> None:
-        self.take(sequence, self.unclaimed() + self._claim(sequence))
-
-    def _claim(self, sequence: Sequence) -> PageCounts:
-        """Pages that the sequence still needs for its tokens."""
-        return self._pages.claim(sequence.table, sequence.total)
+        self.take(sequence, self.unclaimed() + self._pages.claim(sequence.table, sequence.total))

@@ -96,6 +96,8 @@ class Scheduler:
     Attributes:
         slots: the sequence that holds each slot; None if the slot is free. Any thread may read it.
         check_length: see `Room.check_length`. Any thread may call it.
+        queue: the waiting sequences.
+        admission: moves sequences between the queue and the slots.
         prefixes: cached prefixes of the sequences in slots.
         computed_prompt_tokens: prompt tokens that steps have computed, including tokens that
             preemption dropped.
@@ -123,11 +125,11 @@ class Scheduler:
         rows = min(most_rows(slots), batch_tokens)
         self._guesses = Guesses(speculator, cache.pages, rows) if speculator is not None else None
         self._live: dict[int, Sequence] = {}  # not ended
-        self._queue = Queue()
+        self.queue = Queue()
         self._slots = Slots(slots)
         self.slots: Many[Sequence | None] = self._slots.holders
         self.prefixes = Prefixes(cache, self._slots)
-        self._admission = Admission(self._queue, self._slots, cache, self.prefixes)
+        self.admission = Admission(self.queue, self._slots, cache, self.prefixes)
         self._budget = Budget(
             batch_tokens, pace, score_cost, cache.pages.snapshot_tokens, whole_prompts=whole_prompts
         )
@@ -138,17 +140,7 @@ class Scheduler:
     @property
     def busy(self) -> bool:
         """Whether a sequence has work: it has not ended and is not paused."""
-        return self._queue.active > 0
-
-    @property
-    def waiting(self) -> int:
-        """How many sequences wait for a slot."""
-        return self._queue.waiting
-
-    @property
-    def preemptions(self) -> int:
-        """How often a sequence was preempted."""
-        return self._admission.preemptions
+        return self.queue.active > 0
 
     def wait_reason(self, sequence: Sequence) -> WaitReason:
         """Why a sequence that has not ended is not part of the step."""
@@ -168,12 +160,12 @@ class Scheduler:
             OverloadedError: the queue is full.
             InvalidRequestError: there are more sequences than slots and queue together hold.
         """
-        self._room.check(sequences, self._queue, self._live.values())
+        self._room.check(sequences, self.queue, self._live.values())
         for sequence in sequences:
             sequence.limit = self._room.limit_of(sequence)
             self._live[sequence.id] = sequence
-            self._queue.enter(sequence)
-            self._queue.arrive(sequence)
+            self.queue.enter(sequence)
+            self.queue.arrive(sequence)
 
     def seconds_until(self, places: int) -> float:
         """Estimated time, in seconds, until `places` sequences have ended."""
@@ -191,10 +183,10 @@ class Scheduler:
         sequence.end()
         if not sequence.paused:
             if sequence.slot < 0:
-                self._queue.remove(sequence)
-            self._queue.leave(sequence)
+                self.queue.remove(sequence)
+            self.queue.leave(sequence)
         if sequence.slot >= 0 and not self._is_in_flight(sequence):
-            self._admission.release(sequence)
+            self.admission.release(sequence)
         return True
 
     def resume(self, sequence: Sequence) -> None:
@@ -205,9 +197,9 @@ class Scheduler:
         if sequence.ended or not sequence.paused:
             return
         sequence.paused = False
-        self._queue.enter(sequence)
+        self.queue.enter(sequence)
         if sequence.slot < 0:
-            self._queue.arrive(sequence)
+            self.queue.arrive(sequence)
 
     def cancel_all(self) -> None:
         """End every sequence early and publish its computed tokens. Call it between steps."""
@@ -228,19 +220,19 @@ class Scheduler:
             if sequence.awaited is not None and sequence.awaited.done():
                 sequence.awaited = None
         if any(one.restore is not None for one in running):
-            self._admission.load_restored()
+            self.admission.load_restored()
         if any(one.leader is not None for one in running):
             self.prefixes.resume_followers()
-        if self._queue.waiting:
-            self._admission.admit()
+        if self.queue.waiting:
+            self.admission.admit()
         while True:
-            shares = self._budget.divide(running, shared=self._queue.shared)
+            shares = self._budget.divide(running, shared=self.queue.shared)
             if self._pages.has_windows:
                 self._give_back(shares)
             if all(self._pages.grow(one.table, one.computed + count) for one, count in shares):
                 break
             # The loop ends when only the first sequence runs: its pages always fit.
-            self._admission.free_pages()
+            self.admission.free_pages()
         guesses = self._guesses.choose(shares) if self._guesses is not None else {}
         builder, every = PlanBuilder(self._pages), self._snapshot_every
         chunks, in_flight = builder.chunks, self._in_flight
@@ -264,7 +256,7 @@ class Scheduler:
         request could take a slot, if a sequence waits or computes its prompt, if guesses would pay,
         or if the host needs a token.
         """
-        if self._ahead or self._admission.may_admit:
+        if self._ahead or self.admission.may_admit:
             return None
         idle = [one for one in self._slots.running if not (one.ended or one.paused)]
         carried = [(one, chunk) for one, chunk in self._in_flight if not one.ended]
@@ -311,8 +303,8 @@ class Scheduler:
         if seconds is not None:
             self._budget.measure(carried, seconds)
             self._room.rate.observe(sum(count for _, count in counts), seconds)
-        if self._queue.shared:
-            self._queue.serve(
+        if self.queue.shared:
+            self.queue.serve(
                 (one, OUTPUT_COST * count if one.generating else count) for one, count in counts
             )
         for sequence, count in counts:
@@ -375,7 +367,7 @@ class Scheduler:
             self._guesses.most_rows = min(self._guesses.most_rows, self._budget.tokens)
         self._release_ended(carried)
         for sequence in list(self._slots.running):
-            self._admission.preempt(sequence)
+            self.admission.preempt(sequence)
         return self._budget.tokens
 
     # --- parts of a step -------------------------------------------------------------------------
@@ -423,7 +415,7 @@ class Scheduler:
                 sequence.mu = mu
                 if sequence.driven:
                     sequence.paused = True
-                    self._queue.leave(sequence)
+                    self.queue.leave(sequence)
                 elif token in sequence.stop_tokens:
                     reason = FinishReason.STOP
                 elif len(sequence.tokens) == sequence.limit:
@@ -442,7 +434,7 @@ class Scheduler:
         self._room.rate.observe_output(sequence.output_tokens)
         sequence.end()
         del self._live[sequence.id]
-        self._queue.leave(sequence)
+        self.queue.leave(sequence)
 
     def _forget_steps(self) -> Carried:
         """Forget the steps in flight. Returns what the older one carried."""
@@ -456,4 +448,4 @@ class Scheduler:
     def _release_ended(self, carried: Carried) -> None:
         for sequence, _ in carried:
             if sequence.ended and not self._is_in_flight(sequence):
-                self._admission.release(sequence)
+                self.admission.release(sequence)

@@ -95,5 +95,5 @@ def _readers(config: ServerConfig) -> list[Reader]:
 
 def _prepare(_name: str, engine: Engine) -> None:
     """Compute after the load what would delay running streams later."""
-    engine.model.tokenizer.prepare_grammars()
+    engine.model.tokenizer.grammars.prepare()
     _ = engine.fingerprint

@@ -162,7 +162,7 @@ def test_figures_do_not_wait_for_a_step(serve: Callable[..., Running]) -> None:
 
 def test_figures_that_are_just_changing_are_not_waited_for(serve: Callable[..., Running]) -> None:
     server = serve()
-    with server.engine._thread._lock:
+    with server.engine.thread._lock:
         assert stats(server) == {"enabled": True, "busy": True}
         assert "heddle_prefix_cache_hits_total" in scrape(server)
     assert "busy" not in stats(server)

@@ -102,7 +102,7 @@ def test_preempted_sequences(case: Case) -> None:
     budget = 14 * load(case.checkpoint, config).memory.token_page_bytes
     rig = case.rig(slots=4, batch_tokens=32, kv_cache=budget)
     assert rig.run(prompts, params) == case.rig(slots=4, prefix_cache=False).run(prompts, params)
-    assert rig.scheduler.preemptions > 0
+    assert rig.scheduler.admission.preemptions > 0
 
 
 def test_pages_restored_after_a_restart(case: Case, tmp_path) -> None:

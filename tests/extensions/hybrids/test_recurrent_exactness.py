@@ -126,7 +126,7 @@ def test_preemption(checkpoint: GGUFCheckpoint) -> None:
     rig = Rig(checkpoint, slots=4, batch_tokens=32, kv_cache=budget, state_every=EVERY)
     assert rig.run(prompts, params) == roomy.run(prompts, params)
     runs_out = memory.page_bytes > 0  # without keys and values, pages take no memory
-    assert (rig.scheduler.preemptions > 0) == runs_out
+    assert (rig.scheduler.admission.preemptions > 0) == runs_out
 
 
 def test_a_budget_that_does_not_hold_the_states_is_refused(checkpoint: GGUFCheckpoint) -> None:

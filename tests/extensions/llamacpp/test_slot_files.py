@@ -108,7 +108,7 @@ def test_another_process_restores_the_prefix(start: Start, file: Path) -> None:
         assert engine.snapshot().computed_prompt_tokens == SAVED - PAGES * PAGE_TOKENS
         assert found(engine) == len(PROMPT) - 1
         assert save_slot(engine, 3, file)[0] == SAVED, "the slot has the prefix now"
-        check_cache(engine._thread._loop.cache)
+        check_cache(engine.thread._loop.cache)
 
 
 def test_a_file_brings_only_what_the_cache_lacks(start: Start, file: Path) -> None:
@@ -121,7 +121,7 @@ def test_a_file_brings_only_what_the_cache_lacks(start: Start, file: Path) -> No
 def test_the_file_of_a_restore_is_not_used_later(start: Start, file: Path) -> None:
     with start() as engine:
         restore_slot(engine, 0, file)
-        assert not engine._thread._loop.cache.disk._tiers
+        assert not engine.thread._loop.cache.disk._tiers
         engine.flush_prefix_cache()
         assert file.exists()
         assert found(engine) == 0
@@ -134,7 +134,7 @@ def test_a_flush_during_a_restore_drops_the_pages_of_the_file(
 
     def lend_and_flush(self: DiskPages, tier: DiskTier) -> None:
         lend(self, tier)
-        engine._thread._loop.cache.flush()
+        engine.thread._loop.cache.flush()
 
     monkeypatch.setattr(DiskPages, "lend", lend_and_flush)
     with start() as engine:
@@ -154,7 +154,7 @@ def test_a_recurrent_model_continues_from_a_snapshot(start: Start, tmp_path: Pat
         assert restore_slot(engine, 0, file)[0] == len(PROMPT)
         assert engine.snapshot().computed_prompt_tokens == len(PROMPT) - 2 * PAGE_TOKENS
         assert right(engine.complete(PROMPT, params()))
-        check_cache(engine._thread._loop.cache)
+        check_cache(engine.thread._loop.cache)
 
 
 def test_pages_whose_windows_are_gone_are_computed(start: Start, tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_pages_whose_windows_are_gone_are_computed(start: Start, tmp_path: Path)
             assert restore_slot(engine, 0, each)[0] == SAVED
             assert engine.snapshot().computed_prompt_tokens == computed
             assert found(engine) == len(PROMPT) - 1
-            check_cache(engine._thread._loop.cache)
+            check_cache(engine.thread._loop.cache)
 
 
 LONG = PROMPT * 4
@@ -188,7 +188,7 @@ def test_pages_that_leave_the_cache_meanwhile_are_computed(
     def copy_and_flush(self: DiskPages, *arguments: Any) -> int:
         copied.append(copy(self, *arguments))
         if flushed:
-            engine._thread._loop.cache.flush()
+            engine.thread._loop.cache.flush()
         return copied[-1]
 
     monkeypatch.setattr(DiskPages, "copy", copy_and_flush)
@@ -247,7 +247,7 @@ def test_a_call_waits_for_no_more_than_the_steps_in_flight(start: Start, runs_ah
     """A running sequence has the tokens that steps have computed, and loses none of them."""
     executor = FakeExecutor(runs_ahead=runs_ahead)
     engine = start(executor, speculation="off")
-    loop, futures = engine._thread._loop, []
+    loop, futures = engine.thread._loop, []
 
     def act() -> tuple[int, int, int]:
         assert not executor.submitted
@@ -381,13 +381,13 @@ def test_a_failed_engine_refuses_waiting_calls(start: Start) -> None:
     futures = []
 
     def fail(step: int) -> None:
-        futures.append(engine._thread._loop.calls.add(lambda: None))
+        futures.append(engine.thread._loop.calls.add(lambda: None))
         raise RuntimeError("the step fails")
 
     executor.before_step = fail
     with pytest.raises(EngineFailedError):
         engine.complete(PROMPT, params())
-    engine._thread._thread.join(PATIENCE)
+    engine.thread._thread.join(PATIENCE)
     with pytest.raises(ModelPoisonedError):
         futures[0].result(0)
 

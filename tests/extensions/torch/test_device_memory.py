@@ -162,7 +162,7 @@ def test_a_step_ahead_without_memory_changes_no_answer(rows, tmp_path, monkeypat
         lacking.order("multiply", rows, calls if rows.start == 1 else 0)
         assert again.run(prompts) == expected
         assert lacking.is_over
-        assert again.scheduler.preemptions
+        assert again.scheduler.admission.preemptions
         assert again.steps_ahead
 
 
@@ -205,7 +205,7 @@ def test_a_step_that_finds_no_memory_is_computed_in_parts(model, tmp_path, monke
     rig = Rig(checkpoint, **settings)
     assert rig.run(prompts, params) == expected
     assert fails[0] >= 2
-    assert rig.scheduler.preemptions >= 2
+    assert rig.scheduler.admission.preemptions >= 2
 
 
 def test_the_comparisons_of_linear_attention_are_counted(tmp_path):

@@ -119,7 +119,7 @@ def test_preemption_rebuilds_a_history(checkpoint: GGUFCheckpoint, name: str) ->
     roomy = rig_on(checkpoint, prefix_cache=False)
     tight = rig_on(checkpoint, kv_cache=9 * roomy.executor.memory.page_bytes)
     assert tight.run(prompts, params) == roomy.run(prompts, params)
-    assert tight.scheduler.preemptions > 0
+    assert tight.scheduler.admission.preemptions > 0
     assert tight.steps_ahead > 5
 
 

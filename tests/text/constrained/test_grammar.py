@@ -401,7 +401,7 @@ def test_a_dropped_tokenizer_is_freed_with_its_grammars_but_not_while_one_is_in_
         pass
 
     tokens = Letters()
-    tokens.prepare_grammars()
+    tokens.grammars.prepare()
     compiled, dropped = tokens.grammar(Grammar.of("regex", "[a-c]+")), weakref.ref(tokens)
     del tokens
     gc.collect()

@@ -125,7 +125,7 @@ class LlamaCppCollector(Collector):
 
     def _observe(self, model: str, engine: Engine) -> None:
         self._phases[model] = phases = Phases()
-        engine.observe(phases)
+        engine.thread.observe(phases)
 
     def _moment(self, model: str, engine: Engine) -> _Moment:
         return _Moment(engine.snapshot(), self._phases[model])

@@ -73,7 +73,7 @@ def save_slot(engine: Engine, slot: int, path: Path, salt: str | None = None) ->
     model = engine.model
     prefix = _prefix(model, salt)
     try:
-        tokens, whole = engine.call(lambda loop: loop.scheduler.prefixes.latest(slot, salt))
+        tokens, whole = engine.thread.call(lambda loop: loop.scheduler.prefixes.latest(slot, salt))
         prefix.tokens.extend(tokens)
         with ExitStack() as stack:
             file = SlotFile.create(path.parent, prefix)
@@ -96,7 +96,7 @@ def _write_pages(engine: Engine, tier: DiskTier, salt: str | None, tokens: Token
         def copy(loop: EngineLoop, first: int = first) -> int:
             return loop.cache.disk.copy(tier, salt, tokens, first, _PAGES)
 
-        copied = engine.call(copy)
+        copied = engine.thread.call(copy)
         while tier.work():
             pass
         if copied < _PAGES or tier.stats().reason is not None:
@@ -123,10 +123,10 @@ def restore_slot(engine: Engine, slot: int, path: Path, salt: str | None = None)
         raise _refusal(path, problem) from error
     tokens, size = list(file.prefix.tokens), file.bytes
     with ExitStack() as stack:
-        tier = _tier(model, file, engine.wake)
+        tier = _tier(model, file, engine.thread.wake)
         stack.callback(tier.close)
-        engine.call(lambda loop: loop.cache.disk.lend(tier))
-        stack.callback(engine.call, lambda loop: loop.cache.disk.take_back(tier))
+        engine.thread.call(lambda loop: loop.cache.disk.lend(tier))
+        stack.callback(engine.thread.call, lambda loop: loop.cache.disk.take_back(tier))
         if tokens:
             engine.complete(tokens, SamplingParams(max_tokens=0, cache_salt=salt, id_slot=slot))
     if tier.stats().errors:
@@ -140,7 +140,7 @@ def erase_slot(engine: Engine, slot: int, salt: str | None = None) -> int:
     Raises:
         EngineClosedError, ModelPoisonedError: the engine is no longer running.
     """
-    return engine.call(lambda loop: loop.scheduler.prefixes.erase(slot, salt))
+    return engine.thread.call(lambda loop: loop.scheduler.prefixes.erase(slot, salt))
 
 
 def _tier(model: LoadedModel, file: SlotFile, *on_read: Callable[[], None]) -> DiskTier:

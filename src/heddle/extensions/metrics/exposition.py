@@ -64,7 +64,7 @@ class Metrics:
 
     def _observe(self, model: str, engine: Engine) -> None:
         own = {key: one.labels(model) for key, one in self._histograms.items()}
-        engine.observe(Latencies(own["queue"], own["first_token"], own["gap"]))
+        engine.thread.observe(Latencies(own["queue"], own["first_token"], own["gap"]))
 
     def exposition(self) -> bytes:
         """All metrics in Prometheus' text format. Call it in the server's event loop."""

@@ -37,10 +37,15 @@ class _Edits:
 
 
 class MadeEdits:
-    """Makes the edits of an executor's steps, in the engine's process."""
+    """Makes the edits of an executor's steps, in the engine's process.
+
+    Attributes:
+        late: see `LogitEdits.late`.
+    """
 
     def __init__(self) -> None:
         self._made = LogitEdits()
+        self.late = self._made.late
         self._slots: set[int] = set()  # whose logits are edited
 
     def begin(self, plan: StepPlan) -> Callable[[], dict[int, SlotEdits]] | None:
@@ -64,10 +69,6 @@ class MadeEdits:
             return {slot: self._of(slot, one.edits) for slot, one in taken.items()}
 
         return wait
-
-    def late(self, slot: int) -> Future[None] | None:
-        """See `LogitEdits.late`."""
-        return self._made.late(slot)
 
     def observe(self, result: StepResult) -> None:
         """Record the tokens of a step."""

@@ -61,6 +61,8 @@ class DeviceProcess:
 
     Attributes:
         device_memory: the newest reading of the device's memory. Any thread may read it.
+        kill: ends the process at once, and does not wait for it.
+        watch: see `Executor.watch`.
     """
 
     def __init__(self, device: str, seconds: float) -> None:
@@ -77,6 +79,7 @@ class DeviceProcess:
         name = f"the process of device {device}"
         program = "heddle.extensions.processes.child"
         self._process = ChildProcess(name, program, seconds, Report, self._hear)
+        self.kill, self.watch = self._process.kill, self._process.watch
         self._answers = self._process.queue()
         self._results = [self._process.queue(), self._process.queue()]
         self.rules = RulesWriter()
@@ -157,14 +160,6 @@ class DeviceProcess:
         timer.daemon = True
         timer.start()
 
-    def kill(self) -> None:
-        """End the process at once, and do not wait for it."""
-        self._process.kill()
-
-    def watch(self, failed: Callable[[str], None]) -> None:
-        """See `Executor.watch`."""
-        self._process.watch(failed)
-
     def close(self) -> None:
         """End the process and wait for it. Idempotent."""
         close_all([self._process], _GOODBYE_SECONDS)
@@ -212,6 +207,7 @@ class ProcessExecutor:
         self.warm_ups = facts.warm_ups
         self.head = None if facts.head is None else ProcessExecutor(process, facts.head, 1)
         self.compute_seconds = 0.0
+        self.watch, self.abandon = process.watch, process.abandon
         self._process = process
         self._number = number
         self._plans = PlanWriter(process.rules)
@@ -265,17 +261,11 @@ class ProcessExecutor:
         self._edits.observe(read)
         return read
 
-    def watch(self, failed: Callable[[str], None]) -> None:
-        self._process.watch(failed)
-
     def logits_summary(self) -> LogitsSummary | None:
         try:
             return self._process.call(SummariseLogits(self._number), LastLogits).summary
         except EngineFailedError:  # the process has ended
             return None
-
-    def abandon(self) -> None:
-        self._process.abandon()
 
     def close(self) -> None:
         """End the process. The public attributes stay readable. Idempotent."""

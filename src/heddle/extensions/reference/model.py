@@ -29,6 +29,9 @@ _CHUNK = 512
 class ReferenceModel:
     """A model with all weights of a checkpoint in memory as float32. It reads the files only once.
 
+    Attributes:
+        vocabulary: number of token ids.
+
     Raises (on construction):
         UnsupportedModelError: the architecture or the type of a tensor is not supported.
         ModelFileError: a hyperparameter or a tensor is missing or wrong.
@@ -36,12 +39,8 @@ class ReferenceModel:
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._model = build(checkpoint)
+        self.vocabulary = self._model.shape.vocabulary
         self._weights: Any = self._model.load(ReferenceLoader(checkpoint))
-
-    @property
-    def vocabulary(self) -> int:
-        """Number of token ids."""
-        return self._model.shape.vocabulary
 
     def states(self, runs: Sequence[SequenceChunk]) -> NDArray[np.float32]:
         """Last hidden states (T, width), after the final norm, of all tokens of the runs."""

@@ -256,13 +256,10 @@ class ProgramRank(ProgramMemory):
     """A rank with its program, which computes what rank 0 plans; see `ranks.child.ChildRank`."""
 
     def __init__(self, rank: _Rank) -> None:
-        self._rank = rank
+        self.join = rank.join
         self._program = rank.program
         self._latest = rank.no_tokens()
         self.held_bytes: int = rank.held_bytes
-
-    def join(self) -> None:
-        self._rank.join()
 
     def warm_up(self) -> None:
         with torch.inference_mode():

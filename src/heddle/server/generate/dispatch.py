@@ -160,7 +160,7 @@ class Dispatcher:
             rules = token_rules(params, tokenizer)
         grammar = None
         if params.grammar is not None:
-            grammar = tokenizer.known_grammar(params.grammar)
+            grammar = tokenizer.grammars.known(params.grammar)
             if grammar is None:
                 candidates = request.compile_candidates
                 compiled = partial(_compiled, engine, params.grammar, candidates)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from heddle.grammars import Grammar
-    from heddle.step import TokenGrammar, TokenSequences
+    from heddle.step import TokenGrammar
     from heddle.weights.checkpoint import TokenizerSpec
 
 
@@ -49,6 +49,9 @@ class Tokenizer:
         eos_ids: all tokens that end a generation.
         unused: tokens without text that end nothing. They are sampled only if a bias names them.
         fill_in: fill-in-the-middle (FIM) tokens; None if the model has none.
+        grammars: compiles grammars over these tokens; see also :meth:`grammar`.
+        breakers: token sequences that spell strings; see `sequences.find_breakers`.
+        spellings: the tokens of words; see `sequences.spell`.
     """
 
     def __init__(
@@ -83,9 +86,10 @@ class Tokenizer:
         self._always_parsed = SpecialTokens({self._pieces[id]: id for id in user_defined})
         self._all_parsed = SpecialTokens({self._pieces[id]: id for id in hidden + user_defined})
         inside = partial(self.encode, add_special=False, parse_special=False, continues=True)
-        self._breakers = lru_cache(maxsize=32)(partial(find_breakers, self._bytes, inside))
-        self._grammars = GrammarCompiler(self)
-        self._spellings = lru_cache(maxsize=32)(partial(spell, inside))
+        # With a vocabulary of 152,000 tokens, most strings take 5 ms.
+        self.breakers = lru_cache(maxsize=32)(partial(find_breakers, self._bytes, inside))
+        self.grammars = GrammarCompiler(self)
+        self.spellings = lru_cache(maxsize=32)(partial(spell, inside))
 
     @classmethod
     def of(cls, spec: TokenizerSpec) -> Tokenizer:
@@ -250,35 +254,16 @@ class Tokenizer:
             parts = [self._visible_bytes(id) for id in ids]
         return b"".join(parts).removeprefix(self._space_prefix.encode()).decode(errors="replace")
 
-    def breakers(self, strings: tuple[str, ...]) -> TokenSequences:
-        """Token sequences that spell the strings; see `sequences.find_breakers`.
-
-        With a vocabulary of 152,000 tokens, most strings take 5 ms. Recent results are cached.
-        """
-        return self._breakers(strings)
-
-    def spellings(self, words: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
-        """The tokens of the words; see `sequences.spell`. Recent results are cached."""
-        return self._spellings(words)
-
     def grammar(self, grammar: Grammar) -> TokenGrammar:
         """Compile a grammar over these tokens. Recent grammars are cached.
 
         Compiling may take 100 ms, and more the first time. Do not call this from an event loop,
-        unless `known_grammar` has the grammar.
+        unless `grammars.known` has the grammar.
 
         Raises:
             GrammarError: it is wrong, can match nothing, or is too large.
         """
-        return self._grammars.compile(grammar)
-
-    def prepare_grammars(self) -> None:
-        """Make the data that all grammars share. Other threads stop for up to a second."""
-        self._grammars.prepare()
-
-    def known_grammar(self, grammar: Grammar) -> TokenGrammar | None:
-        """The compiled grammar if it is cached; else None. Returns at once."""
-        return self._grammars.known(grammar)
+        return self.grammars.compile(grammar)
 
     def token_bytes(self, id: int) -> bytes:
         """The bytes that the token adds to a text; none for special and unused tokens."""

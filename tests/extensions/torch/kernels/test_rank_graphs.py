@@ -89,7 +89,7 @@ def test_ranks_give_the_same_bits_with_recordings_and_without(
         one.order("send", range(1 << 20), 2)
         assert again.run(PROMPTS, PARAMS) == expected
         assert one.is_over
-        assert again.scheduler.preemptions
+        assert again.scheduler.admission.preemptions
     assert not graphed._group.problem()
     graphed.close()
 

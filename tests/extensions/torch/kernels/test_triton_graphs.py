@@ -326,5 +326,5 @@ def test_requests_have_the_same_bits_with_graphs_and_steps_ahead(
         found.append([*one.run(prompts, params), *one.run(prompts[:1], params)])
         if captures:
             assert one.steps_ahead > 5
-            assert one.scheduler.preemptions
+            assert one.scheduler.admission.preemptions
     assert found[0] == found[1]

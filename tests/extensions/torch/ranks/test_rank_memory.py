@@ -91,7 +91,7 @@ def test_a_rank_without_memory_changes_no_answer(
             one.order(place, rows, calls)
             assert again.run(PROMPTS, PARAMS) == expected, (place, rows, calls)
             assert one.is_over, (place, rows, calls)
-            assert again.scheduler.preemptions, (place, rows, calls)
+            assert again.scheduler.admission.preemptions, (place, rows, calls)
             assert (again.steps_ahead > 0) == ahead
     assert not executor._group.problem()
     executor.close()

@@ -207,7 +207,7 @@ def test_a_killed_rank_poisons_the_model_and_a_new_load_serves_again(tmp_path, p
     path = llama.PLAIN.write_folder(tmp_path / "tiny")
     engine = Engine.load(path, CONFIG)
     processes[0].kill()  # no request runs
-    engine._thread._thread.join(PATIENCE)
+    engine.thread._thread.join(PATIENCE)
     with pytest.raises(ModelPoisonedError, match="was killed by signal 9"):
         list(engine.stream([1, 2, 3], SHORT))
     assert engine.health.poison is not None

@@ -120,7 +120,7 @@ def test_nobody_waits_while_a_grammar_is_compiled(shared: Running, monkeypatch: 
 
     compiler = GrammarCompiler(shared.engine.model.tokenizer)
     monkeypatch.setattr(compiler, "_compile_cached", partial(slow, compiler))
-    monkeypatch.setattr(shared.engine.model.tokenizer, "_grammars", compiler)
+    monkeypatch.setattr(shared.engine.model.tokenizer, "grammars", compiler)
     with ThreadPoolExecutor(1) as pool:
         shaped = pool.submit(chat, shared, guided_choice=["tea"])
         try:

@@ -47,6 +47,9 @@ class ChildProcess:
     """A child. Its messages go to `hear`, in a thread of this object, and to queues from there.
 
     Any thread may call all methods, but each queue has one reader.
+
+    Attributes:
+        pid: the number of the process.
     """
 
     def __init__(
@@ -81,15 +84,11 @@ class ChildProcess:
         self._failed = threading.Event()
         self._closing = threading.Event()
         self._process, self._channel = self._spawn(module, received)
+        self.pid = self._process.pid
         self._listener = threading.Thread(
             target=self._listen, name=f"heddle-child-{self.pid}", daemon=True
         )
         self._listener.start()
-
-    @property
-    def pid(self) -> int:
-        """The number of the process."""
-        return self._process.pid
 
     def queue(self) -> Answers:
         """A new queue of messages. The end of the child wakes its reader."""

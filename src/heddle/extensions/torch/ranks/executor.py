@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from heddle.executors.cpu.logit_edits import EditSource
     from heddle.extensions.torch.ranks.group import RankGroup
-    from heddle.roofline import Limits, ModelWork
+    from heddle.roofline import ModelWork
     from heddle.state import StateMemory
-    from heddle.step import DeviceMemory, LogitsSummary, ModelShape, StepPlan, StepResult
+    from heddle.step import DeviceMemory, ModelShape, StepPlan, StepResult
 
 
 class LeadingExecutor(WarmingExecutor, Executor, Protocol):
@@ -62,6 +62,10 @@ class RankedExecutor:
         self.head = None
         self.held_bytes: int = leader.held_bytes + group.held_bytes
         self.runs_ahead: bool = leader.runs_ahead
+        self.warm_ups: int = leader.warm_ups
+        self.use_edits, self.measure_limits = leader.use_edits, leader.measure_limits
+        self.logits_summary = leader.logits_summary
+        self.watch = group.watch
         self._leader = leader
         self._group = group
         self._ranks = ranks
@@ -85,14 +89,6 @@ class RankedExecutor:
     def compute_seconds(self) -> float:
         return self._leader.compute_seconds
 
-    def use_edits(self, edits: EditSource) -> None:
-        """Take the edits of logits from there. This is called before the first step."""
-        self._leader.use_edits(edits)
-
-    @property
-    def warm_ups(self) -> int:
-        return self._leader.warm_ups
-
     def warm_up(self, done: Callable[[int], None]) -> None:
         self._group.begin_warm_up()
         try:
@@ -101,9 +97,6 @@ class RankedExecutor:
             problem = self._group.problem(wait=_REASON_SECONDS)
             raise EngineFailedError(problem or f"the warm-up failed: {error}") from error
         self._group.wait_warm()
-
-    def measure_limits(self) -> Limits:
-        return self._leader.measure_limits()
 
     def read_page(self, page: int, windows: Sequence[int] = ()) -> memoryview:
         own = self._leader.read_page(page, windows)
@@ -160,12 +153,6 @@ class RankedExecutor:
             # A rank that ends closes its connections first; its reason follows.
             problem = self._group.problem(wait=_REASON_SECONDS)
             raise EngineFailedError(problem or error.message) from error
-
-    def watch(self, failed: Callable[[str], None]) -> None:
-        self._group.watch(failed)
-
-    def logits_summary(self) -> LogitsSummary | None:
-        return self._leader.logits_summary()
 
     def abandon(self) -> None:
         self._abandoned = True
