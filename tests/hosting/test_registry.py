@@ -28,7 +28,9 @@ from heddle.errors import (
     OutOfMemoryError,
 )
 from heddle.extensions.drafters.settings import DrafterSettings
-from heddle.hosting import registry as registry_module
+from heddle.hosting import loads as loads_module
+from heddle.hosting import unloads as unloads_module
+from heddle.hosting.loads import Loads as RealLoads
 from heddle.hosting.registry import Registry
 from heddle.hosting.status import ModelState
 from heddle.sampling_params import SamplingParams
@@ -43,7 +45,8 @@ if TYPE_CHECKING:
 def loads(monkeypatch: pytest.MonkeyPatch) -> Iterator[Loads]:
     loads = Loads()
     monkeypatch.setattr(Engine, "load", loads)
-    monkeypatch.setattr(registry_module, "reclaim_memory", loads.note_reclaim)  # it takes 0.2 s
+    for module in (loads_module, unloads_module):
+        monkeypatch.setattr(module, "reclaim_memory", loads.note_reclaim)  # it takes 0.2 s
     yield loads
     loads.gate.set()
     for executor in loads.executors:
@@ -311,7 +314,7 @@ def test_the_keep_alive_of_a_model_begins_when_its_requests_have_ended(make, loa
     loads.executors[-1].gate.clear()
     collector = Collector()
     busy.submit("hello", SamplingParams(seed=1, max_tokens=3, ignore_eos=True), collector)
-    registry._entries["busy"].keep_alive = 0.001
+    registry._entries.by_name["busy"].keep_alive = 0.001
     registry.load("idle", keep_alive=0.001)
     until(lambda: "idle" not in registry or state(registry, "busy") is not ModelState.LOADED)
     assert state(registry, "busy") is ModelState.LOADED
@@ -344,15 +347,15 @@ def test_a_poisoned_model_recovers_as_often_as_the_settings_say(
             delays.append(delay)
             super().__init__(0, *more)
 
-    ended, recover_later = [], Registry._recover_later
+    ended, recover_later = [], RealLoads._recover_later
 
-    def note_end(registry: Registry, entry: Any) -> None:
-        recover_later(registry, entry)
+    def note_end(loads: RealLoads, entry: Any) -> None:
+        recover_later(loads, entry)
         ended.append(entry.name)
 
-    monkeypatch.setattr(Registry, "_recover_later", note_end)
-    monkeypatch.setattr("heddle.hosting.registry.threading.Timer", AtOnce)
-    monkeypatch.setattr(registry_module, "STEADY", PATIENCE)
+    monkeypatch.setattr(RealLoads, "_recover_later", note_end)
+    monkeypatch.setattr("heddle.hosting.loads.threading.Timer", AtOnce)
+    monkeypatch.setattr(loads_module, "STEADY", PATIENCE)
     registry = make(auto_recover=2)
     registry.load("one")
     for count in (1, 2):
@@ -360,12 +363,12 @@ def test_a_poisoned_model_recovers_as_often_as_the_settings_say(
         until(lambda count=count: len(loads.executors) == count + 1)  # type: ignore[misc]
         until(lambda: state(registry, "one") is ModelState.LOADED)
     assert delays == [1.0, 2.0]
-    monkeypatch.setattr(registry_module, "STEADY", -1)  # it has run for long enough
+    monkeypatch.setattr(loads_module, "STEADY", -1)  # it has run for long enough
     poison(registry.engine("one"), loads.executors[-1])
     until(lambda: len(loads.executors) == 4)
     until(lambda: state(registry, "one") is ModelState.LOADED)
     assert delays == [1.0, 2.0, 1.0]
-    monkeypatch.setattr(registry_module, "STEADY", PATIENCE)
+    monkeypatch.setattr(loads_module, "STEADY", PATIENCE)
     poison(registry.engine("one"), loads.executors[-1])
     until(lambda: len(loads.executors) == 5)
     until(lambda: state(registry, "one") is ModelState.LOADED)

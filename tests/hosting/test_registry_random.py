@@ -21,7 +21,7 @@ from heddle.errors import (
     ModelPoisonedError,
     ModelUnavailableError,
 )
-from heddle.hosting import registry
+from heddle.hosting import loads, unloads
 from heddle.hosting.registry import Registry
 from heddle.hosting.status import ModelState
 
@@ -45,9 +45,10 @@ class Machine(RuleBasedStateMachine):
         self.loads = Loads()
         self.patches = ExitStack()
         self.patches.enter_context(patch.object(Engine, "load", self.loads))
-        self.patches.enter_context(
-            patch.object(registry, "reclaim_memory", self.loads.note_reclaim)
-        )
+        for module in (loads, unloads):
+            self.patches.enter_context(
+                patch.object(module, "reclaim_memory", self.loads.note_reclaim)
+            )
         self.registry = Registry(RegistryConfig(memory=FIT * SIZE))
         for name in KNOWN:
             self.registry.add(name)

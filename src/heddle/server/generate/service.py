@@ -127,12 +127,8 @@ class Service:
             ModelUnloadedError: the model is known but not loaded; `load` loads it.
             ModelUnavailableError: the model loads, unloads, or failed to load.
         """
-        return Served(
-            name or self.registry.default,
-            self.registry.engine(self.name_of(name) if name else None),
-            self.config,
-            self.backlog,
-        )
+        found, engine = self.registry.find(self.name_of(name) if name else None)
+        return Served(name or found, engine, self.config, self.backlog)
 
     def probed(self, name: str | None) -> Engine:
         """The engine of a model for a probe, which neither loads it nor renews its `keep_alive`.

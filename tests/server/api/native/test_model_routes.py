@@ -115,7 +115,7 @@ def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 
 def test_probes_do_not_renew_the_time_of_a_model(models: Server) -> None:
-    entry = models.registry._entries["one"]
+    entry = models.registry._entries.by_name["one"]
     entry.used_at = 1.0
     for path in PROBES:
         assert models.probe(path).status_code == 200

@@ -1,9 +1,10 @@
-"""The entry of one model in a registry."""
+"""The entries of the models of a registry: what is known of each, their names, and the default."""
 
 from __future__ import annotations
 
+import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from heddle.errors import (
@@ -138,3 +139,85 @@ class Entry:
                 )
             case ModelState.UNLOADING:
                 raise ModelUnavailableError(f"model {self.name!r} is unloading; try again later")
+
+
+@dataclass(slots=True, eq=False)
+class Entries:
+    """The entries by name. Whoever reads or changes them, or calls a method, holds `lock`.
+
+    Attributes:
+        config: settings of models that have none of their own.
+        keep_alive: as in `Entry`, for models that have none of their own.
+        default: name of the model for requests that name none; empty without a model.
+        closed: no load may begin or end any more.
+        by_name: the entries, in the order in which they came.
+        lock: guards all of these.
+    """
+
+    config: EngineConfig
+    keep_alive: float
+    default: str = ""
+    closed: bool = False
+    by_name: dict[str, Entry] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def loaded(self) -> dict[str, Engine]:
+        """Engines of the loaded models by name."""
+        return {
+            name: entry.engine
+            for name, entry in self.by_name.items()
+            if entry.state is ModelState.LOADED and entry.engine is not None
+        }
+
+    def named(self, name: str) -> Entry:
+        """The entry of a model, loaded or not.
+
+        Raises:
+            ModelNotFoundError: no model has this name.
+        """
+        entry = self.by_name.get(name)
+        if entry is None:
+            known = ", ".join(map(repr, self.by_name)) or "none"
+            if not name:
+                raise ModelNotFoundError(
+                    f"no model is named, and there is no default model; there is {known}. Name one,"
+                    " or start the server with --default NAME",
+                    param="model",
+                )
+            raise ModelNotFoundError(
+                f"model {name!r} is not loaded; there is {known}", param="model"
+            )
+        return entry
+
+    def new(
+        self, source: str, name: str | None, config: EngineConfig | None, keep_alive: float | None
+    ) -> Entry:
+        """An entry for a load; it is not among the others yet. Arguments as for `Registry.load`."""
+        from heddle.weights.sources import name_before_fetch
+
+        alive = self.keep_alive if keep_alive is None else keep_alive
+        known = self.by_name.get(source)
+        if known is not None and name not in (None, known.name):
+            source, known = known.source, None  # once more, under another name
+        served = name or (known.name if known else name_before_fetch(source))
+        return Entry(served, source, config or self.config, keep_alive=alive)
+
+    def insert(self, entry: Entry) -> None:
+        """Make a model known. The first one is the default."""
+        self.by_name[entry.name] = entry
+        self.default = self.default or entry.name
+
+    def forget(self, name: str) -> None:
+        """Know a model no longer. If it was the default, the first of the others is."""
+        del self.by_name[name]
+        if self.default == name:
+            self.default = next(iter(self.by_name), "")
+
+    def rename(self, entry: Entry, name: str) -> None:
+        """Give a model the name of its file, which was not known before a package was fetched."""
+        if entry.name == entry.source and name not in self.by_name:
+            del self.by_name[entry.name]
+            self.default = name if self.default == entry.name else self.default
+            entry.name = name
+            self.by_name[name] = entry
