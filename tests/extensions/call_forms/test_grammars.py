@@ -6,6 +6,9 @@ from typing import Any
 
 import pytest
 
+from heddle.extensions.call_forms.glm import Glm
+from heddle.extensions.call_forms.minimax import MiniMax
+from heddle.extensions.call_forms.seed_oss import SeedOss
 from heddle.extensions.call_forms.xml_function import XmlFunction
 from heddle.grammars import LARK, Grammar
 from heddle.text.constrained.call_grammar import Callee, answer_grammar, calls_grammar
@@ -31,6 +34,26 @@ FORMS: dict[str, tuple[Any, str, str]] = {  # a call and a parameter
         XmlFunction(),
         "<tool_call>\n<function=%s>\n%s</function>\n</tool_call>",
         "<parameter=%s>\n%s\n</parameter>\n",
+    ),
+    "seed_oss": (
+        SeedOss(),
+        "<seed:tool_call>\n<function=%s>\n%s</function>\n</seed:tool_call>",
+        "<parameter=%s>%s</parameter>\n",
+    ),
+    "minimax": (
+        MiniMax(),
+        '<minimax:tool_call>\n<invoke name="%s">\n%s</invoke>\n</minimax:tool_call>',
+        '<parameter name="%s">%s</parameter>\n',
+    ),
+    "glm": (
+        Glm(),
+        "<tool_call>%s\n%s</tool_call>",
+        "<arg_key>%s</arg_key>\n<arg_value>%s</arg_value>\n",
+    ),
+    "glm without newlines": (
+        Glm(),
+        "<tool_call>%s%s</tool_call>",
+        "<arg_key>%s</arg_key><arg_value>%s</arg_value>",
     ),
 }
 
@@ -80,6 +103,8 @@ def test_a_function_without_a_strict_schema_has_any_parameters(name: str, make: 
 def test_several_calls_are_allowed_unless_a_request_forbids_them(name: str, make: Any) -> None:
     form, call, _ = FORMS[name]
     two = f"{call % ('clock', '')}\n{call % ('clock', '')}"
+    if form.shares_tags:
+        two = two.replace(f"{form.closing_tag}\n{form.opening_tag}\n", "")
     assert refused_at(make(form), two) is None
     assert refused_at(make(form, parallel=False), two) is not None
 

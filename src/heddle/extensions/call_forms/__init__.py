@@ -2,6 +2,9 @@
 
 from heddle.doors import Extension
 
-_HERE = "heddle.extensions.call_forms"
+_FORMS = ("glm", "minimax", "seed_oss", "xml_function")
+"""The modules with a form, in the order in which their `form_of` are asked."""
 
-EXTENSION = Extension(call_forms=(f"{_HERE}.xml_function:form_of",))
+EXTENSION = Extension(
+    call_forms=[f"heddle.extensions.call_forms.{form}:form_of" for form in _FORMS]
+)

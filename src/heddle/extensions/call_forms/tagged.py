@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from heddle.text.parsing.answer_reader import AnswerReader
     from heddle.text.parsing.characters import Steps, Take
 
-_LONGEST_NAME = 256
+LONGEST_NAME = 256
+"""Most characters of a function's name, and of a key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +48,12 @@ class Tagged(CallForm):
     after_call: ClassVar[str]
     before_key: ClassVar[str]
     after_key: ClassVar[str]
+    before_value: ClassVar[str] = ""
     after_value: ClassVar[str]
     pads_values: ClassVar[bool] = False
     """Whether a newline before a value and one after it are not part of the value."""
     shares_tags: ClassVar[bool] = False
-    """Whether several calls stand between one pair of the outer tags."""
+    """Whether several calls may stand between one pair of the outer tags."""
 
     def typed(self, schemas: Mapping[str, Schema]) -> CallForm:
         return type(self)(schemas)
@@ -128,6 +130,7 @@ class Tagged(CallForm):
         return True
 
     def _function_name(self, source: AnswerReader) -> Steps[str]:
+        """Read a function's name and the tag after it; an empty text if that is not what comes."""
         return (yield from self._until(source, self.after_name))
 
     def _until(self, source: AnswerReader, tag: str) -> Steps[str]:
@@ -136,7 +139,7 @@ class Tagged(CallForm):
         while not text.endswith(tag):
             char = yield from source.next()
             text += char
-            if char == END or len(text) > _LONGEST_NAME:
+            if char == END or len(text) > LONGEST_NAME:
                 return ""
         name = text.removesuffix(tag).strip()
         return "" if any(char in "<>\n" for char in name) else name
@@ -146,9 +149,12 @@ class Tagged(CallForm):
         found: list[str] = []
 
         def steps() -> Steps[bool]:
-            if (yield from source.skip(self.before_key)):
-                found.append((yield from self._until(source, self.after_key)))
-            return bool(found and found[0])
+            if not (yield from source.skip(self.before_key)):
+                return False
+            found.append((yield from self._until(source, self.after_key)))
+            if self.before_value and not (yield from source.skip(self.before_value)):
+                return False
+            return bool(found[0])
 
         return found[0] if (yield from source.attempt(steps())) else ""
 
@@ -179,7 +185,7 @@ class Tagged(CallForm):
         while mark := (yield from source.until(ends, value)):
             # A call's tag ends a value whose own tag is missing.
             following = after_value if mark == self.after_value else after_call
-            if (yield from _comes_next(source, following)):
+            if (yield from comes_next(source, following)):
                 if mark == self.after_call:
                     source.put_back(mark)
                 return
@@ -196,8 +202,12 @@ class Tagged(CallForm):
 
     def calls(self, mark: Mark, *, several: bool) -> str:
         opening, closing = mark(self.opening_tag), mark(self.closing_tag)
-        between = "" if self.shares_tags else f"{closing} SPACE? {opening} SPACE?"
-        more = f"({between} function SPACE?)*" if several else ""
+        between = f"{closing} SPACE? {opening} SPACE?"
+        more = (
+            f"({f'({between})?' if self.shares_tags else between} function SPACE?)*"
+            if several
+            else ""
+        )
         return f"SPACE? function SPACE? {more} {closing} SPACE?"
 
     def function(self, name: str, schema: Schema, mark: Mark) -> str:
@@ -209,8 +219,13 @@ class Tagged(CallForm):
         end = mark(self.after_value)
         is_control = end.startswith("<")  # no other text has a control token
         text = f"text: /(?s:.*)/ {end}" if is_control else f"text[lazy]: {_up_to(self.after_value)}"
-        before, after = mark(self.before_key), mark(self.after_key)
-        return [text, rf"parameter: {before} /[^<>\n]+/ {after} text SPACE?"]
+        before, after = mark(self.before_key), self._after_key(mark)
+        key = r'/[^<>"\n]+/'
+        return [text, f"parameter: {before} {key} {after} text SPACE?"]
+
+    def _after_key(self, mark: Mark) -> str:
+        value = f" SPACE? {mark(self.before_value)}" if self.before_value else ""
+        return f"{mark(self.after_key)}{value}"
 
     def _parameters(self, schema: Schema, mark: Mark) -> str:
         """Lark for the parameters of a function, in the order of its schema."""
@@ -222,8 +237,8 @@ class Tagged(CallForm):
         properties |= named if isinstance(named, dict) else {}
         written = []
         for key, part in properties.items():
-            head = mark(f"{self.before_key}{key}{self.after_key}")
-            one = f"{head} {self._value_lark(part, schema, mark)} SPACE?"
+            head = mark(f"{self.before_key}{key}")
+            one = f"{head} {self._after_key(mark)} {self._value_lark(part, schema, mark)} SPACE?"
             written.append(one if key in required else f"({one})?")
         if root.get("additionalProperties") is not False:
             written.append("parameter*")
@@ -285,7 +300,7 @@ def _is_portable(part: Any) -> bool:
     return all(map(_is_portable, part)) if isinstance(part, list) else True
 
 
-def _comes_next(source: AnswerReader, texts: Collection[str]) -> Steps[bool]:
+def comes_next(source: AnswerReader, texts: Collection[str]) -> Steps[bool]:
     """Whether one of `texts` comes next, perhaps after space, or the end. Reads nothing."""
     read = begun = ""
     while True:
