@@ -44,7 +44,7 @@ def build(hyperparameters: Hyperparameters, context: int) -> Decoder:
         attention = Attention(shape.width, sizes.attention(read, window), own)
         return Layer(attention, mlp, eps, centred=True, parallel=True)
 
-    windows = read_windows(read, shape.layers, _PERIOD if has_windows else 1)
+    windows = read_windows(read, shape.layers, _PERIOD) if has_windows else [0] * shape.layers
     return Decoder(
         shape,
         tuple(map(layer, windows)),

@@ -1,6 +1,7 @@
 """Llama and Mixtral: norms before each part, SwiGLU. Mixtral has experts.
 
-Qwen2, Mistral, Ministral 3, Phi-3 and Seed-OSS differ from Llama only by biases, windows and rope.
+Qwen2, Mistral, Ministral 3, Phi-3, ERNIE 4.5 and Seed-OSS differ from Llama only by biases, windows
+and rope.
 
 Touvron et al. 2023 (arXiv:2302.13971); Qwen2: Yang et al. 2024 (arXiv:2407.10671); Mistral: Jiang
 et al. 2023 (arXiv:2310.06825); Mixtral: Jiang et al. 2024 (arXiv:2401.04088); Phi-3: Abdin et al.
@@ -88,6 +89,7 @@ FAMILY = Family(
     build=build,
     gguf={
         "llama": GGUFNames(values=INTERLEAVED),
+        "ernie4_5": GGUFNames(values=INTERLEAVED),
         "mistral3": GGUFNames(values=INTERLEAVED),
         "phi3": GGUFNames(
             layer={"mlp.gate_up": "ffn_up"}, fused=("attention.qkv", "mlp.gate_up"), read=_read_phi3
@@ -97,6 +99,7 @@ FAMILY = Family(
     },
     hf={
         "llama": FolderNames(),
+        "ernie4_5": FolderNames(values=INTERLEAVED),
         "ministral": FolderNames(),
         "ministral3": FolderNames(with_images=("mistral3",)),
         "mistral": FolderNames(),

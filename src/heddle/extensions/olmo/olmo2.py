@@ -43,7 +43,7 @@ def build(hyperparameters: Hyperparameters, context: int) -> Decoder:
     return Decoder(shape, tuple(map(layer, read_windows(read, shape.layers, period))), eps)
 
 
-_FOLDER = {
+FOLDER = {
     "post_attention_norm": "post_attention_layernorm",
     "post_mlp_norm": "post_feedforward_layernorm",
 }
@@ -51,7 +51,7 @@ FAMILY = Family(
     build=build,
     gguf={"olmo2": GGUFNames()},
     hf={
-        "olmo2": FolderNames(layer=_FOLDER),
-        "olmo3": FolderNames(layer=_FOLDER, window_period=4),
+        "olmo2": FolderNames(layer=FOLDER),
+        "olmo3": FolderNames(layer=FOLDER, window_period=4),
     },
 )
