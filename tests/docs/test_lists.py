@@ -19,6 +19,7 @@ from heddle.weights.tensor_types import TensorType
 ROOT = Path(__file__).parents[2]
 REFERENCE = (ROOT / "docs" / "reference" / "index.md").read_text("utf-8")
 EXTENSIONS = (ROOT / "docs" / "concepts" / "extensions.md").read_text("utf-8")
+ROOMS = (ROOT / "docs" / "design.md").read_text("utf-8").partition("      extensions/ ")[2]
 FOLDERS = [path.parent for path in sorted(Path(extensions.__path__[0]).glob("*/__init__.py"))]
 
 
@@ -102,6 +103,7 @@ def test_the_page_about_extensions_has_a_row_for_each_part_of_a_device(name: str
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_each_extension_has_a_row_a_readme_and_tests(folder: Path) -> None:
     assert f"\n| `{folder.name}` |" in EXTENSIONS
+    assert re.search(rf"^ +[\w/ ]*\b{folder.name}/", ROOMS, re.M)
     assert (ROOT / "tests" / "extensions" / folder.name).is_dir()
     readme = (folder / "README.md").read_text("utf-8")
     targets = [part.partition(")")[0].partition("#")[0] for part in readme.split("](")[1:]]
