@@ -1,7 +1,7 @@
 // Splits GGUF's quantised blocks into codes and scales. Only this file knows their bytes.
 //
 // The GGUF specification and the reference implementation of its quantisation define the layouts;
-// tests compare them with the `gguf` package.
+// tests compare them with the `gguf` package. formats.h declares the reader of each layout.
 #pragma once
 
 #include <cstdint>
@@ -34,43 +34,5 @@ int file_block_bytes(Format format);
 void read_block(Format format, const uint8_t* bytes, FileBlock& block);
 // Its values, as the file format defines them.
 void dequantise_block(Format format, const FileBlock& block, float* out);
-
-// Readers, one per layout of bytes. They set all but minima, and minima where the format has them.
-using Reader = void (*)(const uint8_t* bytes, FileBlock& block);
-
-void read_q4_0(const uint8_t* bytes, FileBlock& block);
-void read_q4_1(const uint8_t* bytes, FileBlock& block);
-void read_q5_0(const uint8_t* bytes, FileBlock& block);
-void read_q5_1(const uint8_t* bytes, FileBlock& block);
-void read_q8_0(const uint8_t* bytes, FileBlock& block);
-void read_q2_k(const uint8_t* bytes, FileBlock& block);
-void read_q3_k(const uint8_t* bytes, FileBlock& block);
-void read_q4_k(const uint8_t* bytes, FileBlock& block);
-void read_q5_k(const uint8_t* bytes, FileBlock& block);
-void read_q6_k(const uint8_t* bytes, FileBlock& block);
-void read_iq4_xs(const uint8_t* bytes, FileBlock& block);
-void read_tq2_0(const uint8_t* bytes, FileBlock& block);
-void read_mxfp4(const uint8_t* bytes, FileBlock& block);
-void read_nvfp4(const uint8_t* bytes, FileBlock& block);
-void read_tq1_0(const uint8_t* bytes, FileBlock& block);
-void read_iq1_s(const uint8_t* bytes, FileBlock& block);
-void read_iq1_m(const uint8_t* bytes, FileBlock& block);
-void read_iq2_xxs(const uint8_t* bytes, FileBlock& block);
-void read_iq2_xs(const uint8_t* bytes, FileBlock& block);
-void read_iq2_s(const uint8_t* bytes, FileBlock& block);
-void read_iq3_xxs(const uint8_t* bytes, FileBlock& block);
-void read_iq3_s(const uint8_t* bytes, FileBlock& block);
-
-// Writers of the types that Heddle quantises to (write_blocks.cpp).
-using Writer = void (*)(const FileBlock& block, uint8_t* bytes);
-
-void write_q4_0(const FileBlock& block, uint8_t* bytes);
-void write_q5_0(const FileBlock& block, uint8_t* bytes);
-void write_q5_1(const FileBlock& block, uint8_t* bytes);
-void write_q8_0(const FileBlock& block, uint8_t* bytes);
-void write_q4_k(const FileBlock& block, uint8_t* bytes);
-void write_q5_k(const FileBlock& block, uint8_t* bytes);
-void write_q6_k(const FileBlock& block, uint8_t* bytes);
-void write_mxfp4(const FileBlock& block, uint8_t* bytes);
 
 }  // namespace heddle

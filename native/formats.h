@@ -3,7 +3,7 @@
 // A row describes a block in the file (its bytes and the function that reads it) and in a packed
 // matrix (its `Layout`). The packer, the kernels of all instruction levels, the bindings and
 // tests/native/levels.cpp use this table and name no quantised type. The other half of the table is
-// src/heddle/weights/tensor_types.py; docs/concepts/native.md says how to add a type.
+// src/heddle/weights/tensor_types.py; CONTRIBUTING.md says how to add a type.
 //
 // A panel holds `panel_rows` rows (8 or 16) for the whole width. It is a run of super-blocks; each
 // begins with what a super-block shares, and then has per block of 32 columns:
@@ -72,7 +72,7 @@ inline constexpr TableValues kTables[] = {
 
 struct Layout {
     int blocks;     // per super-block; 0 for floats, which have no blocks
-    int low_bits;   // 2, 4 or 8
+    int low_bits;   // 1, 2, 4 or 8
     int high_bits;  // 0, 1 or 2
     int offset;     // subtracted from the code, or from the table's value
     Scale scale;
@@ -116,6 +116,45 @@ constexpr Layout scaled_floats(int run) {
     layout.run = run;
     return layout;
 }
+
+// Readers, one per layout of bytes (file_blocks.cpp, grid_blocks.cpp). They set all but minima, and
+// minima where the format has them.
+using Reader = void (*)(const uint8_t* bytes, FileBlock& block);
+
+void read_q4_0(const uint8_t* bytes, FileBlock& block);
+void read_q4_1(const uint8_t* bytes, FileBlock& block);
+void read_q5_0(const uint8_t* bytes, FileBlock& block);
+void read_q5_1(const uint8_t* bytes, FileBlock& block);
+void read_q8_0(const uint8_t* bytes, FileBlock& block);
+void read_q2_k(const uint8_t* bytes, FileBlock& block);
+void read_q3_k(const uint8_t* bytes, FileBlock& block);
+void read_q4_k(const uint8_t* bytes, FileBlock& block);
+void read_q5_k(const uint8_t* bytes, FileBlock& block);
+void read_q6_k(const uint8_t* bytes, FileBlock& block);
+void read_iq4_xs(const uint8_t* bytes, FileBlock& block);
+void read_tq2_0(const uint8_t* bytes, FileBlock& block);
+void read_mxfp4(const uint8_t* bytes, FileBlock& block);
+void read_nvfp4(const uint8_t* bytes, FileBlock& block);
+void read_tq1_0(const uint8_t* bytes, FileBlock& block);
+void read_iq1_s(const uint8_t* bytes, FileBlock& block);
+void read_iq1_m(const uint8_t* bytes, FileBlock& block);
+void read_iq2_xxs(const uint8_t* bytes, FileBlock& block);
+void read_iq2_xs(const uint8_t* bytes, FileBlock& block);
+void read_iq2_s(const uint8_t* bytes, FileBlock& block);
+void read_iq3_xxs(const uint8_t* bytes, FileBlock& block);
+void read_iq3_s(const uint8_t* bytes, FileBlock& block);
+
+// Writers of the types that Heddle quantises to (write_blocks.cpp).
+using Writer = void (*)(const FileBlock& block, uint8_t* bytes);
+
+void write_q4_0(const FileBlock& block, uint8_t* bytes);
+void write_q5_0(const FileBlock& block, uint8_t* bytes);
+void write_q5_1(const FileBlock& block, uint8_t* bytes);
+void write_q8_0(const FileBlock& block, uint8_t* bytes);
+void write_q4_k(const FileBlock& block, uint8_t* bytes);
+void write_q5_k(const FileBlock& block, uint8_t* bytes);
+void write_q6_k(const FileBlock& block, uint8_t* bytes);
+void write_mxfp4(const FileBlock& block, uint8_t* bytes);
 
 // The function that writes a type's file blocks, if floats are quantised to the type. The flag
 // stands beside the pointer because GCC 12 with -fsanitize=undefined compares no function pointers

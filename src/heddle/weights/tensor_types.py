@@ -2,8 +2,8 @@
 
 Each type of GGUF has a row, and each other type that Heddle holds in memory. A type with a decoder
 is supported: its matrices run in the reference and in the native kernels, whose table
-(`native/formats.h`) has a row for it too. Everything else is derived from the two tables. "Adding a
-tensor type" in docs/concepts/native.md names the steps.
+(`native/formats.h`) has a row for it too. Everything else is derived from the two tables.
+CONTRIBUTING names the files of a new type.
 """
 
 from __future__ import annotations

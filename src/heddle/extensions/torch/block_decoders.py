@@ -1,12 +1,13 @@
 """Decoders of all types of blocks but IQ1 to IQ3, over torch tensors: from blocks to float32.
 
 `heddle.weights.quants` documents the layouts. Each argument is a field of all blocks, (n, bytes).
+The table at the end has the sizes of the fields.
 """
 
 from __future__ import annotations
 
 from functools import cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -18,6 +19,22 @@ from heddle.weights.quants import (
     halved_e8m0,
     halved_unsigned_e4m3,
 )
+from heddle.weights.tensor_types import TensorType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Block(NamedTuple):
+    """How a type's blocks are stored.
+
+    Attributes:
+        sizes: bytes of the fields of a block, in order.
+        decode: from the fields of n blocks, each (n, bytes), to n blocks of values, float32.
+    """
+
+    sizes: tuple[int, ...]
+    decode: Callable[..., torch.Tensor]
 
 
 def q8_0(d: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
@@ -160,3 +177,24 @@ def _tables(device: torch.device) -> _Tables:
     codes = np.arange(256, dtype=np.uint8)
     tables = IQ4_LEVELS, E2M1_DOUBLED, halved_e8m0(codes), halved_unsigned_e4m3(codes)
     return _Tables(*(torch.from_numpy(values).to(device) for values in tables))
+
+
+BLOCKS = {
+    TensorType.Q4_0: Block((2, 16), q4_0),
+    TensorType.Q4_1: Block((2, 2, 16), q4_1),
+    TensorType.Q5_0: Block((2, 4, 16), q5_0),
+    TensorType.Q5_1: Block((2, 2, 4, 16), q5_1),
+    TensorType.Q8_0: Block((2, 32), q8_0),
+    TensorType.Q2_K: Block((16, 64, 2, 2), q2_k),
+    TensorType.Q3_K: Block((32, 64, 12, 2), q3_k),
+    TensorType.Q4_K: Block((2, 2, 12, 128), q4_k),
+    TensorType.Q5_K: Block((2, 2, 12, 32, 128), q5_k),
+    TensorType.Q6_K: Block((128, 64, 16, 2), q6_k),
+    TensorType.IQ4_NL: Block((2, 16), iq4_nl),
+    TensorType.IQ4_XS: Block((2, 2, 4, 128), iq4_xs),
+    TensorType.TQ1_0: Block((48, 4, 2), tq1_0),
+    TensorType.TQ2_0: Block((64, 2), tq2_0),
+    TensorType.MXFP4: Block((1, 16), mxfp4),
+    TensorType.NVFP4: Block((4, 32), nvfp4),
+    TensorType.F8_E4M3: Block((4, 64), f8_e4m3),
+}

@@ -10,7 +10,7 @@ bytes. Together they have the bytes of the blocks.
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -18,7 +18,7 @@ from heddle.extensions.torch import block_decoders, grid_decoders
 from heddle.weights.tensor_types import TensorType
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
 FLOATS = {
     TensorType.F32: torch.float32,
@@ -28,44 +28,7 @@ FLOATS = {
 """Types whose rows are tensors of a type of torch."""
 
 
-class Block(NamedTuple):
-    """How a type's blocks are stored.
-
-    Attributes:
-        sizes: bytes of the fields of a block, in order.
-        decode: from the fields of n blocks, each (n, bytes), to n blocks of values, float32.
-    """
-
-    sizes: tuple[int, ...]
-    decode: Callable[..., torch.Tensor]
-
-
-BLOCKS = {
-    TensorType.Q4_0: Block((2, 16), block_decoders.q4_0),
-    TensorType.Q4_1: Block((2, 2, 16), block_decoders.q4_1),
-    TensorType.Q5_0: Block((2, 4, 16), block_decoders.q5_0),
-    TensorType.Q5_1: Block((2, 2, 4, 16), block_decoders.q5_1),
-    TensorType.Q8_0: Block((2, 32), block_decoders.q8_0),
-    TensorType.Q2_K: Block((16, 64, 2, 2), block_decoders.q2_k),
-    TensorType.Q3_K: Block((32, 64, 12, 2), block_decoders.q3_k),
-    TensorType.Q4_K: Block((2, 2, 12, 128), block_decoders.q4_k),
-    TensorType.Q5_K: Block((2, 2, 12, 32, 128), block_decoders.q5_k),
-    TensorType.Q6_K: Block((128, 64, 16, 2), block_decoders.q6_k),
-    TensorType.IQ1_S: Block((2, 32, 16), grid_decoders.iq1_s),
-    TensorType.IQ1_M: Block((32, 16, 8), grid_decoders.iq1_m),
-    TensorType.IQ2_XXS: Block((2, 64), grid_decoders.iq2_xxs),
-    TensorType.IQ2_XS: Block((2, 64, 8), grid_decoders.iq2_xs),
-    TensorType.IQ2_S: Block((2, 32, 32, 8, 8), grid_decoders.iq2_s),
-    TensorType.IQ3_XXS: Block((2, 64, 32), grid_decoders.iq3_xxs),
-    TensorType.IQ3_S: Block((2, 64, 8, 32, 4), grid_decoders.iq3_s),
-    TensorType.IQ4_NL: Block((2, 16), block_decoders.iq4_nl),
-    TensorType.IQ4_XS: Block((2, 2, 4, 128), block_decoders.iq4_xs),
-    TensorType.TQ1_0: Block((48, 4, 2), block_decoders.tq1_0),
-    TensorType.TQ2_0: Block((64, 2), block_decoders.tq2_0),
-    TensorType.MXFP4: Block((1, 16), block_decoders.mxfp4),
-    TensorType.NVFP4: Block((4, 32), block_decoders.nvfp4),
-    TensorType.F8_E4M3: Block((4, 64), block_decoders.f8_e4m3),
-}
+BLOCKS = {**block_decoders.BLOCKS, **grid_decoders.BLOCKS}
 """All other types that are supported."""
 
 

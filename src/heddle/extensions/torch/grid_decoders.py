@@ -1,6 +1,7 @@
 """Decoders of the types IQ1 to IQ3: values are points of a grid, with signs.
 
 `heddle.weights.quants` documents the layouts. Each argument is a field of all blocks, (n, bytes).
+The table at the end has the sizes of the fields.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from functools import cache
 import torch
 
 from heddle.extensions.torch.bits import fields, half, halves, shorts
+from heddle.extensions.torch.block_decoders import Block
 from heddle.weights.grids import grid
+from heddle.weights.tensor_types import TensorType
 
 _SHIFT = 0.125
 
@@ -115,3 +118,14 @@ def iq1_m(low: torch.Tensor, high: torch.Tensor, packed: torch.Tensor) -> torch.
 def _shifts(is_down: torch.Tensor) -> torch.Tensor:
     """-1/8 where the number is not 0, else 1/8."""
     return torch.where(is_down != 0, -_SHIFT, _SHIFT).float()
+
+
+BLOCKS = {
+    TensorType.IQ1_S: Block((2, 32, 16), iq1_s),
+    TensorType.IQ1_M: Block((32, 16, 8), iq1_m),
+    TensorType.IQ2_XXS: Block((2, 64), iq2_xxs),
+    TensorType.IQ2_XS: Block((2, 64, 8), iq2_xs),
+    TensorType.IQ2_S: Block((2, 32, 32, 8, 8), iq2_s),
+    TensorType.IQ3_XXS: Block((2, 64, 32), iq3_xxs),
+    TensorType.IQ3_S: Block((2, 64, 8, 32, 4), iq3_s),
+}

@@ -1,6 +1,7 @@
 """Codes of the types IQ1 to IQ3: points of a grid, with signs or shifts.
 
-`grid` has the points of a type, each with 8 values, or 4 in IQ3.
+`grid` has the points of a type, each with 8 values, or 4 in IQ3. The last function has a case for
+each type of the table.
 """
 
 from __future__ import annotations
@@ -11,30 +12,29 @@ import torch
 import triton
 import triton.language as tl
 
+from heddle.extensions.torch.kernels.code_rows import BYTE, HALF, SHORT, WORD, Codes
 from heddle.extensions.torch.kernels.simple_codes import half
 from heddle.weights.grids import grid
 from heddle.weights.tensor_types import TensorType
 
-_GRIDS = {
-    kind: "IQ1_S" if kind is TensorType.IQ1_M else kind.name
-    for kind in (
-        TensorType.IQ1_S,
-        TensorType.IQ1_M,
-        TensorType.IQ2_XXS,
-        TensorType.IQ2_XS,
-        TensorType.IQ2_S,
-        TensorType.IQ3_XXS,
-        TensorType.IQ3_S,
-    )
+CODES = {
+    TensorType.IQ1_S: Codes(32, (HALF, BYTE, SHORT)),
+    TensorType.IQ1_M: Codes(16, (BYTE, BYTE, SHORT)),
+    TensorType.IQ2_XXS: Codes(32, (HALF, BYTE)),
+    TensorType.IQ2_XS: Codes(16, (HALF, SHORT, BYTE)),
+    TensorType.IQ2_S: Codes(16, (HALF, BYTE, BYTE, BYTE, BYTE)),
+    TensorType.IQ3_XXS: Codes(32, (HALF, BYTE, WORD)),
+    TensorType.IQ3_S: Codes(32, (HALF, BYTE, BYTE, BYTE, BYTE)),
 }
 
 
 @cache
 def points_of(kind: TensorType, device: torch.device) -> torch.Tensor | None:
     """The points of a type's grid, or None."""
-    if kind not in _GRIDS:
+    if kind not in CODES:
         return None
-    return torch.from_numpy(grid(_GRIDS[kind])).to(torch.int8).to(device)
+    name = "IQ1_S" if kind is TensorType.IQ1_M else kind.name
+    return torch.from_numpy(grid(name)).to(torch.int8).to(device)
 
 
 @triton.jit
@@ -156,3 +156,23 @@ def iq1_m(low, high, packed, grid, block, number, run):
     step = d.to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
     step = step * (2 * scale + 1).to(tl.float32)
     return _shifted(grid, point, run, (upper & 8) != 0), step
+
+
+@triton.jit
+def of_grids(f0, f1, f2, f3, f4, grid, block, number, run, KIND: tl.constexpr):
+    """Codes and scales of run `number` of blocks. No type has offsets."""
+    if KIND == "IQ1_S":
+        codes, scale = iq1_s(f0, f1, f2, grid, block, number, run)
+    elif KIND == "IQ1_M":
+        codes, scale = iq1_m(f0, f1, f2, grid, block, number, run)
+    elif KIND == "IQ2_XXS":
+        codes, scale = iq2_xxs(f0, f1, f2, grid, block, number, run)
+    elif KIND == "IQ2_XS":
+        codes, scale = iq2_xs(f0, f1, f2, grid, block, number, run)
+    elif KIND == "IQ2_S":
+        codes, scale = iq2_s(f0, f1, f2, f3, f4, grid, block, number, run)
+    elif KIND == "IQ3_XXS":
+        codes, scale = iq3_xxs(f0, f1, f2, grid, block, number, run)
+    else:
+        codes, scale = iq3_s(f0, f1, f2, f3, f4, grid, block, number, run)
+    return codes, scale, tl.zeros_like(block).to(tl.float32)

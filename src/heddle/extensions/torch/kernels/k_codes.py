@@ -1,11 +1,25 @@
-"""Codes of blocks of 256 whose runs have integer scales: K-quants and IQ4_XS."""
+"""Codes of blocks of 256 whose runs have integer scales: K-quants and IQ4_XS.
+
+The last function has a case for each type of the table.
+"""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
+from heddle.extensions.torch.kernels.code_rows import BYTE, HALF, SHORT, SIGNED, Codes
 from heddle.extensions.torch.kernels.simple_codes import half, levels
+from heddle.weights.tensor_types import TensorType
+
+CODES = {
+    TensorType.Q2_K: Codes(16, (BYTE, BYTE, HALF, HALF), has_offsets=True),
+    TensorType.Q3_K: Codes(16, (BYTE, BYTE, BYTE, HALF)),
+    TensorType.Q4_K: Codes(32, (HALF, HALF, BYTE, BYTE), has_offsets=True),
+    TensorType.Q5_K: Codes(32, (HALF, HALF, BYTE, BYTE, BYTE), has_offsets=True),
+    TensorType.Q6_K: Codes(16, (BYTE, BYTE, SIGNED, HALF)),
+    TensorType.IQ4_XS: Codes(32, (HALF, SHORT, BYTE, BYTE)),
+}
 
 
 @triton.jit
@@ -76,3 +90,27 @@ def iq4_xs(d, high, low, q, block, number, run):
     lower = (tl.load(low + block * 4 + number // 2).to(tl.int32) >> (number % 2 * 4)) & 15
     scale = half(d, block) * ((lower | (upper << 4)) - 32).to(tl.float32)
     return levels((byte >> (run // 16 * 4)[None, :]) & 15), scale
+
+
+@triton.jit
+def of_k(f0, f1, f2, f3, f4, block, number, run, KIND: tl.constexpr):
+    """Codes, scales and offsets of run `number` of blocks."""
+    offset = tl.zeros_like(block).to(tl.float32)
+    if KIND == "Q2_K":
+        codes = two_bits(f1, block, number, run)
+        scale, offset = q2_k_scales(f0, f2, f3, block, number)
+    elif KIND == "Q3_K":
+        codes, scale = q3_k(f0, f1, f2, f3, block, number, run)
+    elif KIND == "Q6_K":
+        codes, scale = q6_k(f0, f1, f2, f3, block, number, run)
+    elif KIND == "IQ4_XS":
+        codes, scale = iq4_xs(f0, f1, f2, f3, block, number, run)
+    else:
+        scale, offset = k_scales(f0, f1, f2, block, number)
+        if KIND == "Q4_K":
+            codes = k_codes(f3, block, number, run)
+        else:
+            fifth = tl.load(f3 + block[:, None] * 32 + run[None, :]).to(tl.int32)
+            codes = k_codes(f4, block, number, run)
+            codes = codes | (((fifth >> number) & 1) << 4)
+    return codes, scale, offset

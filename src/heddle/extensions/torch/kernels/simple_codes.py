@@ -1,4 +1,7 @@
-"""Codes of blocks with one scale, and of types whose scales are floats of 8 bits."""
+"""Codes of blocks with one scale, and of types whose scales are floats of 8 bits.
+
+The last function has a case for each type of the table.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,26 @@ import numpy as np
 import triton
 import triton.language as tl
 
+from heddle.extensions.torch.kernels.code_rows import BYTE, FLOAT, HALF, SIGNED, WORD, Codes
 from heddle.weights.quants import E2M1_DOUBLED, IQ4_LEVELS
+from heddle.weights.tensor_types import TensorType
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+CODES = {
+    TensorType.Q4_0: Codes(32, (HALF, BYTE)),
+    TensorType.Q4_1: Codes(32, (HALF, HALF, BYTE), has_offsets=True),
+    TensorType.Q5_0: Codes(32, (HALF, WORD, BYTE)),
+    TensorType.Q5_1: Codes(32, (HALF, HALF, WORD, BYTE), has_offsets=True),
+    TensorType.Q8_0: Codes(32, (HALF, SIGNED)),
+    TensorType.IQ4_NL: Codes(32, (HALF, BYTE)),
+    TensorType.MXFP4: Codes(32, (BYTE, BYTE)),
+    TensorType.NVFP4: Codes(16, (BYTE, BYTE)),
+    TensorType.F8_E4M3: Codes(32, (FLOAT, BYTE)),
+    TensorType.TQ1_0: Codes(32, (BYTE, BYTE, HALF)),
+    TensorType.TQ2_0: Codes(32, (BYTE, HALF)),
+}
 
 
 def _words(numbers: Iterable[float]) -> tuple[tl.constexpr, tl.constexpr]:
@@ -114,3 +133,33 @@ def tq1_0(fives, fours, block, number, run):
     power = tl.where(digit % 2 == 1, 3, 1) * tl.where(digit // 2 == 1, 9, 1)
     power = power * tl.where(digit == 4, 81, 1)
     return (((byte * power[None, :]) & 255) * 3 >> 8) - 1
+
+
+@triton.jit
+def of_simple(f0, f1, f2, f3, block, number, run, KIND: tl.constexpr):
+    """Codes, scales and offsets of run `number` of blocks; a block of 32 is one run."""
+    offset = tl.zeros_like(block).to(tl.float32)
+    if KIND == "Q8_0":
+        codes = tl.load(f1 + block[:, None] * 32 + run[None, :]).to(tl.int32)
+        scale = half(f0, block)
+    elif KIND == "Q4_0":
+        codes, scale = nibbles(f1, block, run) - 8, half(f0, block)
+    elif KIND == "Q4_1":
+        codes, scale, offset = nibbles(f2, block, run), half(f0, block), half(f1, block)
+    elif KIND == "Q5_0":
+        codes, scale = five_bits(f1, f2, block, run) - 16, half(f0, block)
+    elif KIND == "Q5_1":
+        codes, scale, offset = five_bits(f2, f3, block, run), half(f0, block), half(f1, block)
+    elif KIND == "IQ4_NL":
+        codes, scale = levels(nibbles(f1, block, run)), half(f0, block)
+    elif KIND == "NVFP4":
+        codes, scale = nvfp4(f0, f1, block, number, run)
+    elif KIND == "F8_E4M3":
+        codes, scale = e4m3(f1, block, number, run), tl.load(f0 + block)
+    elif KIND == "TQ1_0":
+        codes, scale = tq1_0(f0, f1, block, number, run), half(f2, block)
+    elif KIND == "TQ2_0":
+        codes, scale = tq2_0(f0, block, number, run), half(f1, block)
+    else:
+        codes, scale = e2m1(nibbles(f1, block, run)), halved_e8m0(f0, block)
+    return codes, scale, offset
