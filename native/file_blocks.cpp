@@ -154,6 +154,11 @@ void read_iq4_xs(const uint8_t* p, FileBlock& block) {
     }
 }
 
+void read_q1_0(const uint8_t* p, FileBlock& block) {
+    block.scale = half_bits(p);
+    for (int i = 0; i < 128; ++i) block.codes[i] = p[2 + i / 8] >> (i % 8) & 1;
+}
+
 void read_tq2_0(const uint8_t* p, FileBlock& block) {
     read_two_bit_codes(p, block.codes);
     block.scale = half_bits(p + 64);

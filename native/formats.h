@@ -48,7 +48,7 @@ enum class Scale {
 };
 
 // The values of codes that are indices into a table.
-enum class Table { kNone, kIq4, kE2M1, kIq1, kIq2, kIq3Xxs, kIq3S };
+enum class Table { kNone, kIq4, kE2M1, kIq1, kIq2, kIq3Xxs, kIq3S, kSign };
 
 // Values of the tables, plus the offset of their format so that they are unsigned like other codes.
 struct TableValues {
@@ -68,6 +68,8 @@ inline constexpr TableValues kTables[] = {
     {{66, 74, 82, 90, 98, 106, 114, 124, 58, 50, 42, 34, 26, 18, 10, 0}},
     // 1 3 5 7 9 11 13 15 and the same with a sign, plus 15.
     {{16, 18, 20, 22, 24, 26, 28, 30, 14, 12, 10, 8, 6, 4, 2, 0}},
+    // -1 1, plus 1.
+    {{0, 2}},
 };
 
 struct Layout {
@@ -132,6 +134,7 @@ void read_q4_k(const uint8_t* bytes, FileBlock& block);
 void read_q5_k(const uint8_t* bytes, FileBlock& block);
 void read_q6_k(const uint8_t* bytes, FileBlock& block);
 void read_iq4_xs(const uint8_t* bytes, FileBlock& block);
+void read_q1_0(const uint8_t* bytes, FileBlock& block);
 void read_tq2_0(const uint8_t* bytes, FileBlock& block);
 void read_mxfp4(const uint8_t* bytes, FileBlock& block);
 void read_nvfp4(const uint8_t* bytes, FileBlock& block);
@@ -232,6 +235,7 @@ inline constexpr FormatRow kFormats[] = {
      {1, 4, 0, 12, Scale::kE8M0, 1, false, Table::kE2M1},
      write_mxfp4},
     {"NVFP4", Format{40}, 36, read_nvfp4, {2, 4, 0, 12, Scale::kE4M3, 2, false, Table::kE2M1}},
+    {"Q1_0", Format{41}, 18, read_q1_0, {4, 1, 0, 1, Scale::kShared, 1, false, Table::kSign}},
     {"F8_E4M3", Format::kF8E4M3, 68, nullptr, scaled_floats(64)},
 };
 

@@ -145,7 +145,19 @@ def halved_e8m0(e: Blocks) -> Values:
     return np.where(e == 255, np.float32(np.nan), power)
 
 
-# --- ternary: blocks of 256 with one scale -------------------------------------------------------
+# --- signs and ternary digits: blocks of 128 or 256 with one scale -------------------------------
+
+
+def q1_0(blocks: Blocks) -> Values:
+    """d, then 128 bits, the lowest of a byte first; d for a one, -d for a zero.
+
+    >>> block = bytes.fromhex("0038" + "05" + 14 * "00" + "80")  # d is 0.5
+    >>> values = q1_0(np.frombuffer(block, np.uint8)[None])[0].tolist()
+    >>> values[:4], values[-3:]
+    ([0.5, -0.5, 0.5, -0.5], [-0.5, -0.5, 0.5])
+    """
+    bits = np.unpackbits(blocks[:, 2:], axis=-1, bitorder="little")
+    return float16(blocks[:, :2]) * (2 * bits.astype(np.float32) - 1)
 
 
 def tq2_0(blocks: Blocks) -> Values:

@@ -87,7 +87,7 @@ class TensorType(IntEnum):
     TQ2_0 = 35, 256, 66, quants.tq2_0
     MXFP4 = 39, 32, 17, quants.mxfp4
     NVFP4 = 40, 64, 36, quants.nvfp4
-    Q1_0 = 41, 128, 18
+    Q1_0 = 41, 128, 18, quants.q1_0
     F8_E4M3 = _OWN, 64, 68, quants.f8_e4m3
 
     @property

@@ -159,6 +159,10 @@ def _digits(run: torch.Tensor, count: int) -> torch.Tensor:
     return torch.cat([(run.int() * 3**digit & 0xFF) * 3 >> 8 for digit in range(count)], -1)
 
 
+def q1_0(d: torch.Tensor, bits: torch.Tensor) -> torch.Tensor:
+    return half(d) * (2 * fields(bits, range(8), 1).flatten(1).float() - 1)
+
+
 def tq2_0(q: torch.Tensor, d: torch.Tensor) -> torch.Tensor:
     return half(d) * (bit_planes(q.reshape(-1, 2, 32), 2).flatten(1).float() - 1)
 
@@ -196,5 +200,6 @@ BLOCKS = {
     TensorType.TQ2_0: Block((64, 2), tq2_0),
     TensorType.MXFP4: Block((1, 16), mxfp4),
     TensorType.NVFP4: Block((4, 32), nvfp4),
+    TensorType.Q1_0: Block((2, 16), q1_0),
     TensorType.F8_E4M3: Block((4, 64), f8_e4m3),
 }

@@ -30,6 +30,7 @@ CODES = {
     TensorType.F8_E4M3: Codes(32, (FLOAT, BYTE)),
     TensorType.TQ1_0: Codes(32, (BYTE, BYTE, HALF)),
     TensorType.TQ2_0: Codes(32, (BYTE, HALF)),
+    TensorType.Q1_0: Codes(32, (HALF, BYTE)),
 }
 
 
@@ -113,6 +114,13 @@ def e4m3(numbers, block, number, run):
 
 
 @triton.jit
+def q1_0(bits, block, number, run):
+    """Codes (rows, 32) of run `number` (0 to 3) of blocks of Q1_0."""
+    byte = tl.load(bits + block[:, None] * 16 + (number * 4 + run // 8)[None, :]).to(tl.int32)
+    return ((byte >> (run % 8)[None, :]) & 1) * 2 - 1
+
+
+@triton.jit
 def tq2_0(low, block, number, run):
     """Codes (rows, 32) of run `number` (0 to 7) of blocks of TQ2_0."""
     byte = tl.load(low + block[:, None] * 64 + (number // 4 * 32 + run)[None, :]).to(tl.int32)
@@ -160,6 +168,8 @@ def of_simple(f0, f1, f2, f3, block, number, run, KIND: tl.constexpr):
         codes, scale = tq1_0(f0, f1, block, number, run), half(f2, block)
     elif KIND == "TQ2_0":
         codes, scale = tq2_0(f0, block, number, run), half(f1, block)
+    elif KIND == "Q1_0":
+        codes, scale = q1_0(f1, block, number, run), half(f0, block)
     else:
         codes, scale = e2m1(nibbles(f1, block, run)), halved_e8m0(f0, block)
     return codes, scale, offset
