@@ -89,7 +89,7 @@ def hyperparameters_of(config: Config, modules: SentenceModules, bounds: Bounds)
     values: Config = {"rope.interleaved": False, **own.values}
     values |= {name: config[key] for name, key in keys.items() if config.get(key) is not None}
     values |= {name: 0.0 for name in _CAPS if _is_null(config, names.HYPERPARAMETERS[name])}
-    values |= _activation(config) | _windows(config, own) | _experts(config)
+    values |= _activation(config, own) | _windows(config, own) | _experts(config)
     values |= _layers_with_rope(config) | _recurrent(config)
     whole, local = _rope_objects(config)
     values |= _rope(config, whole, own)
@@ -140,14 +140,15 @@ def _refuse(key: str, value: object, supported: str) -> UnsupportedModelError:
     )
 
 
-def _activation(config: Config) -> Config:
+def _activation(config: Config, own: FolderNames) -> Config:
     """The activation of feed-forward layers, under one of its keys."""
+    known = _ACTIVATIONS | dict(own.activations)
     for key in _ACTIVATION_KEYS:
         value = config.get(key)
         if value is not None:
-            if not isinstance(value, str) or value not in _ACTIVATIONS:
-                raise _refuse(key, value, ", ".join(_ACTIVATIONS))
-            return {"activation": _ACTIVATIONS[value]}
+            if not isinstance(value, str) or value not in known:
+                raise _refuse(key, value, ", ".join(known))
+            return {"activation": known[value]}
     return {}
 
 

@@ -39,6 +39,7 @@ class FolderNames:
         window_period: number of layers after which one layer has no window, if config.json does
             not list the layers.
         scalings: canonical names of rope scalings that have another meaning here.
+        activations: canonical names of activations that have another meaning here.
         with_images: values of `model_type` of models that see images, too. Their `text_config` has
             this architecture.
         read: hyperparameters that only this architecture's config.json has, by canonical name; they
@@ -61,6 +62,7 @@ class FolderNames:
     rotated_share: float | None = None
     window_period: int | None = None
     scalings: Mapping[str, str] = field(default_factory=dict)
+    activations: Mapping[str, str] = field(default_factory=dict)
     with_images: tuple[str, ...] = ()
     read: Callable[[Config], Mapping[str, object]] = lambda config: {}
     make: Callable[[Mapping[str, Stored]], Mapping[str, MadeTensor]] | None = None
