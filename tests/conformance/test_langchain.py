@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @pytest.mark.filterwarnings("ignore:Received a Pydantic BaseModel V1:UserWarning")
 @pytest.mark.filterwarnings("ignore:Pydantic serializer warnings:UserWarning")
 class Conformance(ChatModelIntegrationTests):
-    """What the server claims to support. Answers are greedy: always the same."""
+    """The abilities that the server claims. Answers are greedy: always the same."""
 
     name: ClassVar[str]
     url: ClassVar[str]

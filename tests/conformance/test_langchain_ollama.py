@@ -62,7 +62,7 @@ class Served:
 
 
 class Conformance(Served, ChatModelIntegrationTests):
-    """What the server claims to support. Answers are greedy: always the same."""
+    """The abilities that the server claims. Answers are greedy: always the same."""
 
     own_params: ClassVar[dict[str, Any]] = {}
 

@@ -1,4 +1,4 @@
-"""What the grammars of tagged forms allow: names, keys, and values by the schema."""
+"""The texts that grammars of tagged forms allow: names, keys, and values by the schema."""
 
 from __future__ import annotations
 

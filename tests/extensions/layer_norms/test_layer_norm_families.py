@@ -1,4 +1,4 @@
-"""What the families with layer norms refuse, and where they have windows and positions."""
+"""Refusals of families with layer norms, and the places of their windows and positions."""
 
 from __future__ import annotations
 

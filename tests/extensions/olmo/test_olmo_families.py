@@ -1,4 +1,4 @@
-"""What OLMoE and EXAONE 4 refuse, and where EXAONE 4 has windows and positions."""
+"""Refusals of OLMoE and EXAONE 4, and the places of EXAONE 4's windows and positions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tiny models with layer norms have in common."""
+"""The common part of tiny models with layer norms."""
 
 from __future__ import annotations
 
