@@ -24,7 +24,6 @@ from heddle import LLM, SamplingParams
 from heddle.cli import app, run
 from heddle.config import DEFAULT_MODEL, EngineConfig
 from heddle.extensions.engrams.settings import EngramSettings
-from heddle.sampling_params import EngramChoice
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -83,8 +82,8 @@ def first_name(text: str) -> str:
 
 def continuations(llm: LLM, alpha: float | None) -> list[str]:
     """The model's text after the prompts and the sentence; None: without the table."""
-    table = () if alpha is None else (EngramChoice(NAME, 1.0),)
-    params = SamplingParams(max_tokens=TOKENS, temperature=0, engram=table, engram_alpha=alpha)
+    table = {} if alpha is None else {"engram": NAME, "engram_alpha": alpha}
+    params = SamplingParams.by_name(max_tokens=TOKENS, temperature=0, **table)
     return [output.text for output in llm.generate([*PROMPTS, SENTENCE], params)]
 
 

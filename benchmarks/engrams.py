@@ -101,7 +101,9 @@ def report(engine: Engine, name: str, known: Sequence[int], rounds: int) -> None
     for seed in range(rounds + 1):  # the first warms up
         params = replace(PARAMS, seed=seed)
         plain = step_ms(engine, prompts, params)
-        pairs.append((plain, step_ms(engine, prompts, replace(params, engram=asked.engram))))
+        pairs.append(
+            (plain, step_ms(engine, prompts, replace(params, extensions=asked.extensions)))
+        )
     looked_up, filtered, found = (b - a for a, b in zip(before, table.counts, strict=True))
     missed = looked_up - found
     times = bias_times(engine, name, known)

@@ -20,7 +20,17 @@ if TYPE_CHECKING:
 PACKAGE = Path(__file__).parent.parent / "src" / "heddle"
 
 OPEN = {
-    *{"embedding", "checks", "closing", "config", "cores", "doors", "errors", "parameters"},
+    *{
+        "embedding",
+        "checks",
+        "closing",
+        "config",
+        "cores",
+        "doors",
+        "errors",
+        "extended",
+        "parameters",
+    },
     *{
         "folders",
         "grammars",
@@ -65,6 +75,7 @@ MAY_IMPORT = {
     "defaults": {"errors", "parameters", "sampling_params"},
     "embedding": {"checks", "sampling_params"},
     "errors": set(),
+    "extended": {"errors"},
     "folders": {"errors"},
     "grammars": {"errors"},
     "hub_place": {"config", "folders"},

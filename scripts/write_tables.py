@@ -22,7 +22,7 @@ from heddle.config import EngineConfig, RegistryConfig, ServerConfig
 from heddle.doors import extensions, refer
 from heddle.extensions.metrics.table import described
 from heddle.parameters import Api
-from heddle.sampling_params import PARAMETERS
+from heddle.sampling_params import all_parameters
 from heddle.server.generate.vendor_fields.row import Outcome
 from heddle.server.generate.vendor_fields.table import VENDORS
 from heddle.settings import GROUPS
@@ -170,9 +170,9 @@ def _metrics() -> list[str]:
 
 
 def _parameters() -> list[str]:
-    table = [_row(row) for row in PARAMETERS if row.apis]
-    messages = [name for row in PARAMETERS for name in row.names(Api.MESSAGES)]
-    library = [row.name for row in PARAMETERS if not row.apis]
+    table = [_row(row) for row in all_parameters() if row.apis]
+    messages = [name for row in all_parameters() for name in row.names(Api.MESSAGES)]
+    library = [row.name for row in all_parameters() if not row.apis]
     return [
         "| parameter | default | range | definition | source |",
         "|---|---|---|---|---|",

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
     from heddle.parameters import Parameter
 
-_NOT_SETTINGS = {"priority", "engram_alpha", "id_slot"}
-"""Parameters with other settings (`min_priority` and `engram_alpha`), and the slot of a request."""
+_NOT_SETTINGS = {"priority", "id_slot"}
+"""The parameter with another setting (`min_priority`), and the slot of a request."""
 
 SETTINGS: Mapping[str, Parameter] = {
     row.name: row

@@ -79,6 +79,8 @@ class Extension:
             or an empty text; empty: none.
         drafters: functions that take a sequence and return a
             :class:`heddle.scheduler.guessing.Drafter`, or None, by the name of the drafter.
+        parameters: classes with sampling parameters of requests
+            (:class:`heddle.parameters.ExtensionParams`).
         logits_processors: functions that take the options of a request and the model's
             :class:`heddle.text.tokenizer.tokenizer.Tokenizer`, and return a
             :class:`heddle.step.LogitsProcessor`, by the name of the processor. They raise
@@ -110,6 +112,7 @@ class Extension:
     commands: Mapping[str, str] = field(default_factory=dict)
     advice: str = ""
     drafters: Mapping[str, str] = field(default_factory=dict)
+    parameters: Sequence[str] = ()
     logits_processors: Mapping[str, str] = field(default_factory=dict)
     grammars: Mapping[str, str] = field(default_factory=dict)
     formats: Mapping[str, str] = field(default_factory=dict)

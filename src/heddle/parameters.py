@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields, replace
 from enum import Enum, Flag, auto
 from functools import partial
 from inspect import cleandoc
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 from heddle.checks import check, check_salt, integer, number
 
@@ -78,6 +78,16 @@ class ValueKind(Protocol):
         Raises:
             InvalidRequestError: the value has another type or is out of range.
         """
+        ...
+
+
+@runtime_checkable
+class BodyKind(ValueKind, Protocol):
+    """A kind of value of an extension."""
+
+    @property
+    def body_type(self) -> Any:
+        """The type of a field in bodies, for pydantic. `take` gets what this type makes."""
         ...
 
 
@@ -332,50 +342,6 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class EngramChoice:
-    """An engram table that a request names, and its weight among the tables of the request."""
-
-    name: str
-    weight: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Engrams:
-    """At most `most` engram tables: a name, or a list of names and of objects with a weight."""
-
-    most: int
-    heaviest: float = 1000.0
-
-    @property
-    def words(self) -> str:
-        """See :class:`ValueKind`."""
-        return f'a name, or at most {self.most} names or `{{"name": ..., "weight": ...}}`'
-
-    def take(self, value: Any, name: str) -> object:
-        """See :class:`ValueKind`."""
-        items = [value] if isinstance(value, (str, dict, EngramChoice)) else value
-        check(isinstance(items, (tuple, list)), name, value, self.words)
-        check(len(items) <= self.most, name, value, self.words)
-        choices = tuple(self._choice(item, name) for item in items)
-        once = len({choice.name for choice in choices}) == len(choices)
-        check(once, name, [choice.name for choice in choices], "a list with each name once")
-        return choices
-
-    def _choice(self, item: Any, name: str) -> EngramChoice:
-        if isinstance(item, dict):
-            check(item.keys() <= {"name", "weight"} and "name" in item, name, item, self.words)
-            item = EngramChoice(**item)
-        elif isinstance(item, str):
-            item = EngramChoice(item)
-        check(isinstance(item, EngramChoice), name, item, self.words)
-        check(isinstance(item.name, str) and item.name != "", name, item.name, "names of tables")
-        weight = number(item.weight, f"{name}.weight")
-        within = 0 < weight <= self.heaviest
-        check(within, f"{name}.weight", weight, f"in (0, {self.heaviest:g}]")
-        return EngramChoice(item.name, weight)
-
-
-@dataclass(frozen=True, slots=True)
 class Processors:
     """At most `most` logits processors: objects with their options, by name."""
 
@@ -512,8 +478,22 @@ def parameter(
 
 
 def rows_of(table: type[object]) -> tuple[Parameter, ...]:
-    """The rows of a dataclass whose fields are made by :func:`parameter`."""
-    return tuple(replace(one.metadata[_KEY], name=one.name) for one in fields(table))  # type: ignore[arg-type]  # any dataclass
+    """The rows of a dataclass: its fields that are made by :func:`parameter`."""
+    return tuple(
+        replace(one.metadata[_KEY], name=one.name)
+        for one in fields(table)  # type: ignore[arg-type]  # any dataclass
+        if _KEY in one.metadata
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtensionParams:
+    """Parameters of requests that one extension brings. Each field is made by :func:`parameter`."""
+
+    def __post_init__(self) -> None:
+        for row in rows_of(type(self)):
+            taken = row.kind.take(getattr(self, row.name), row.name)
+            object.__setattr__(self, row.name, taken)  # the class is frozen
 
 
 def with_documentation(table: type[T]) -> type[T]:

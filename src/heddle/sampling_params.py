@@ -7,10 +7,13 @@ import math
 from collections.abc import Mapping  # noqa: TC003 (codecs of messages read the annotations)
 from dataclasses import dataclass
 from enum import Enum
-from functools import partial
-from typing import Any
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any
 
 from heddle.checks import check
+from heddle.doors import extensions, refer
+from heddle.errors import ConfigError, InvalidRequestError
+from heddle.extended import Extended, canonical
 from heddle.grammars import Grammar
 from heddle.parameters import (
     MAX_INT32,
@@ -18,11 +21,9 @@ from heddle.parameters import (
     MAX_TOP_LOGPROBS,
     Api,
     Biases,
-    EngramChoice,
-    Engrams,
+    ExtensionParams,
     Instance,
     Integer,
-    Member,
     Members,
     Number,
     Processors,
@@ -36,6 +37,9 @@ from heddle.parameters import (
     rows_of,
     with_documentation,
 )
+
+if TYPE_CHECKING:
+    from heddle.parameters import Parameter
 
 MAX_STOP_STRINGS = 16
 MAX_STRING_LENGTH = 1024
@@ -55,13 +59,6 @@ class Stage(Enum):
     XTC = "xtc"
     INFILL = "infill"
     TEMPERATURE = "temperature"
-
-
-class EngramForm(Enum):
-    """How the probabilities of an engram table become a bias."""
-
-    LIFT = "lift"
-    LITERAL = "literal"
 
 
 _STAGE_NAMES = {
@@ -86,15 +83,15 @@ _STAGE_LETTERS = {
 
 @with_documentation
 @dataclass(frozen=True, slots=True)
-class SamplingParams:
+class SamplingParams(Extended):
     """How one request turns logits into tokens. Each field is a row of the table of parameters.
 
-    The sampler adds `logit_bias` and the bias of engram tables to the logits. It excludes the
+    The sampler adds `logit_bias` and the biases of extensions to the logits. It excludes the
     tokens that `bad_words` and `min_tokens` forbid. Then the samplers run in the order of
     `samplers`. Each sampler gets the candidates of the sampler before it. One draw selects a token
     from the last candidates. At `temperature` 0 only penalties and DRY run, and the highest logit
     wins. Among equal logits the lowest token id wins. Definitions and sources:
-    docs/reference/sampling.md.
+    docs/reference/sampling.md. `extensions` has the parameters of extensions.
 
     Raises:
         InvalidRequestError: names the field and its value.
@@ -186,38 +183,6 @@ class SamplingParams:
         " the text. The values of a token are added up; a sum out of range becomes the end of the"
         " range. They may also send a list of pairs.",
         source="OpenAI's API reference",
-    )
-    engram: tuple[EngramChoice, ...] = parameter(
-        (),
-        Engrams(8),
-        "[Engram tables](../guides/engrams.md) that bias the logits, by their names. Several tables"
-        " are merged: p is the mean of their probabilities by weight (default 1, at most 1,000).",
-        source="Heddle",
-        apis=Api.ALL,
-    )
-    engram_alpha: float | None = parameter(
-        None,
-        Number(0, 100, optional=True),
-        "Strength of the bias of engram tables; by default the server's `--engram-alpha`.",
-        source="Heddle",
-        apis=Api.ALL,
-        native=False,
-    )
-    engram_form: EngramForm = parameter(
-        EngramForm.LIFT,
-        Member(EngramForm),
-        "`lift` adds `engram_alpha` * (ln(p + 1e-10) - ln 1e-10) to the logits of the predicted"
-        " tokens. `literal` adds `engram_alpha` * ln(p + 1e-10), which lowers them against all"
-        " others.",
-        source="Heddle",
-        apis=Api.ALL,
-    )
-    engram_in_reasoning: bool = parameter(
-        True,
-        Switch(),
-        "Whether engram tables also bias the tokens of reasoning.",
-        source="Heddle",
-        apis=Api.ALL,
     )
     logits_processors: Mapping[str, Mapping[str, Any]] = parameter(
         {},
@@ -427,6 +392,8 @@ class SamplingParams:
         source="vLLM",
     )
 
+    extensions: tuple[ExtensionParams, ...] = ()
+
     def __post_init__(self) -> None:
         put = partial(object.__setattr__, self)  # the class is frozen
         for row in PARAMETERS:
@@ -435,6 +402,8 @@ class SamplingParams:
                 continue  # as most are; checking all rows takes 0.2 ms
             is_default = row.default == {} and type(value) is dict and not value
             put(row.name, {} if is_default else row.kind.take(value, row.name))
+        if self.extensions:
+            put("extensions", canonical(self.extensions, ExtensionParams, InvalidRequestError))
         if self.max_tokens == -1:  # llama.cpp and LM Studio write "no limit" so
             put("max_tokens", None)
         if self.bad_words:
@@ -459,6 +428,23 @@ class SamplingParams:
                 " end",
             )
 
+    @classmethod
+    def by_name(cls, **values: Any) -> SamplingParams:
+        """The parameters with these values. Those of extensions are named like the others."""
+        own, brought = dict[str, Any](), dict[type[ExtensionParams], dict[str, Any]]()
+        for name, value in values.items():
+            kind = brought_parameters().get(name)
+            (own if kind is None else brought.setdefault(kind, {}))[name] = value
+        if not brought:
+            return cls(**own)
+        parts = (kind(**given) for kind, given in brought.items())
+        return cls(**own | {"extensions": (*own.get("extensions", ()), *parts)})
+
+    def value(self, name: str) -> object:
+        """The value of a parameter, perhaps one of an extension."""
+        kind = brought_parameters().get(name)
+        return getattr(self if kind is None else self.of(kind), name)
+
     @property
     def needs_known_output(self) -> bool:
         """Whether the host must know the output so far to sample a token: mirostat."""
@@ -479,4 +465,31 @@ class SamplingParams:
 
 
 PARAMETERS = rows_of(SamplingParams)
-"""The table of sampling parameters, in the order of the fields."""
+"""The table of the core's sampling parameters, in the order of the fields."""
+
+
+@cache
+def brought_parameters() -> Mapping[str, type[ExtensionParams]]:
+    """The classes with parameters that extensions bring, by the name of each parameter.
+
+    Raises:
+        ConfigError: two parameters have one name.
+    """
+    found: dict[str, type[ExtensionParams]] = {}
+    for reference in (one for extension in extensions().values() for one in extension.parameters):
+        kind = refer(reference)
+        for row in rows_of(kind):
+            if row.name in found or row.name in SamplingParams.__dataclass_fields__:
+                raise ConfigError(
+                    f"2 sampling parameters are named {row.name!r}, and one is of {reference};"
+                    " uninstall its package"
+                )
+            found[row.name] = kind
+    return found
+
+
+@cache
+def all_parameters() -> tuple[Parameter, ...]:
+    """The table of sampling parameters: the core's, then those of extensions."""
+    kinds = dict.fromkeys(brought_parameters().values())
+    return (*PARAMETERS, *(row for kind in kinds for row in rows_of(kind)))

@@ -60,12 +60,13 @@ with Engine.load(sys.argv[1], config) as engine:
         }
         word = only.text[: len(only.text) // 3]
         words = ask(url, response_format={"type": "sample", "words": [word]})
+        pitches = [ask(url, sample_pitch=pitch) for pitch in (9, 10)]
         other = ask(url, response_format={"type": "text", "words": ["a"]})
     drafted = bits[1].usage.drafted_tokens
 print(json.dumps({
     "form": type(form).__name__, "architecture": engine.model.info.architecture,
     "same": bits[0].tokens == bits[1].tokens, "drafted": drafted, "route": route,
-    "answers": answers, "words": words, "other": other,
+    "answers": answers, "words": words, "other": other, "pitches": pitches,
     "only": [one.token for one in only.tokens], "text": only.text,
 }))
 """
@@ -120,6 +121,8 @@ def test_a_package_brings_one_of_each(environment: dict[str, str], tmp_path: Pat
     assert refused["param"] == "logits_processors"
     assert "there is no logits processor 'none'; known: only." in refused["message"]
     assert found["words"] * 3 == found["text"]
+    assert isinstance(found["pitches"][0], str)
+    assert found["pitches"][1]["param"] == "sample_pitch"
     assert found["other"]["param"] == "response_format.words"
     assert found["route"] == {"models": ["tiny"], "note": ["some"]}
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from heddle.config.extended import Extended, ExtensionSettings, canonical
+from heddle.config.extended import ExtensionSettings
 from heddle.config.hub import HubConfig
+from heddle.errors import ConfigError
+from heddle.extended import Extended, canonical
 from heddle.settings import setting
 
 S = TypeVar("S", bound="EngineSettings")
@@ -228,7 +230,7 @@ class EngineConfig(HubConfig, Extended):
 
     def __post_init__(self) -> None:
         HubConfig.__post_init__(self)
-        extensions = canonical(self.extensions, EngineSettings)
+        extensions = canonical(self.extensions, EngineSettings, ConfigError)
         object.__setattr__(self, "extensions", extensions)  # the class is frozen
 
     def check(self) -> None:

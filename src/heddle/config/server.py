@@ -7,9 +7,10 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from heddle.config.extended import Extended, ExtensionSettings, canonical
+from heddle.config.extended import ExtensionSettings
 from heddle.defaults import checked
 from heddle.errors import ConfigError
+from heddle.extended import Extended, canonical
 from heddle.settings import setting, validate
 
 if TYPE_CHECKING:
@@ -162,7 +163,7 @@ class ServerConfig(Extended):
 
     def __post_init__(self) -> None:
         validate(self)
-        extensions = canonical(self.extensions, ServerSettings)
+        extensions = canonical(self.extensions, ServerSettings, ConfigError)
         object.__setattr__(self, "extensions", extensions)  # the class is frozen
         object.__setattr__(self, "sampling", checked(self.sampling))  # the class is frozen
         check_keys(self.api_key, "api_key")

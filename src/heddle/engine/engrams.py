@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from heddle.doors import extensions, refer
-from heddle.errors import ConfigError, InvalidRequestError
+from heddle.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -87,9 +87,7 @@ class _NoEngrams:
         return self
 
     def bias(self, params: SamplingParams) -> EngramBias | None:
-        if not params.engram:
-            return None
-        raise InvalidRequestError(_MISSING, param="engram")
+        return None
 
     def load(self, name: str, path: Path, models: Sequence[ModelEngrams] | None = None) -> object:
         raise ConfigError(_MISSING, param="engram")

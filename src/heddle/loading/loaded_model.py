@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from heddle.embedding import Pooling
 from heddle.errors import InvalidRequestError, UnsupportedParameterError
-from heddle.sampling_params import SamplingParams
+from heddle.sampling_params import SamplingParams, brought_parameters
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -89,7 +89,10 @@ class LoadedModel:
         Raises:
             InvalidRequestError: a value is out of range.
         """
-        return SamplingParams(**{**self.sampling_defaults, **given})
+        values = {**self.sampling_defaults, **given}
+        if values.keys().isdisjoint(brought_parameters()):
+            return SamplingParams(**values)
+        return SamplingParams.by_name(**values)
 
     def embeds_tokens(self, params: EmbeddingParams) -> bool:
         """Whether these parameters ask for a vector for each token."""

@@ -16,8 +16,9 @@ from heddle.config import EngineConfig
 from heddle.engine.engine import Engine
 from heddle.engine.streaming.blocking import Collector
 from heddle.extensions.engrams.library import tables_of
+from heddle.extensions.engrams.parameters import EngramForm
 from heddle.grammars import Grammar
-from heddle.sampling_params import EngramForm, SamplingParams, Stage
+from heddle.sampling_params import SamplingParams, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -65,9 +66,9 @@ def engine(model_path: Path, tables: tuple[str, ...]) -> Iterator[Engine]:
         yield engine
 
 
-def with_table(name: str | None, **more: object) -> SamplingParams:
-    params = SamplingParams(max_tokens=24, logprobs=2, ignore_eos=True, seed=5, engram_alpha=0.8)
-    return replace(params, **({} if name is None else {"engram": name}), **more)  # type: ignore[arg-type]
+def with_table(name: str | tuple[str, ...] | None, **more: object) -> SamplingParams:
+    values = {"max_tokens": 24, "logprobs": 2, "ignore_eos": True, "seed": 5, "engram_alpha": 0.8}
+    return SamplingParams.by_name(**values | ({} if name is None else {"engram": name}) | more)
 
 
 REQUESTS = [
@@ -77,7 +78,7 @@ REQUESTS = [
     (STORY, with_table("two", temperature=1.0, repetition_penalty=1.2, engram_alpha=0.4)),
     (STORY, with_table("two", temperature=0.8, engram_form=EngramForm.LITERAL)),
     (NAMED, with_table(None, temperature=0)),
-    (STORY, replace(with_table(None, temperature=1.0), engram=("one", "two"))),  # type: ignore[arg-type]
+    (STORY, with_table(("one", "two"), temperature=1.0)),
     (STORY, with_table("one", temperature=1.0, mirostat=2, logit_bias={198: 3.0})),
 ]
 

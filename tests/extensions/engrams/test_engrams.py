@@ -50,7 +50,7 @@ def bias_of(engine: Engine, **asked: Any) -> EngramBias | None:
     """The bias with which a request reaches the executor."""
     executor = engine.model.executor
     assert isinstance(executor, FakeExecutor)
-    engine.complete("ab", SamplingParams(seed=1, max_tokens=1, **asked))
+    engine.complete("ab", SamplingParams.by_name(seed=1, max_tokens=1, **asked))
     return executor.slots[0].rules.engram
 
 
@@ -72,7 +72,7 @@ def test_a_request_names_its_tables(table: Path) -> None:
 def test_an_unknown_name_is_refused_with_the_names_that_there_are(table: Path) -> None:
     with start(f"docs={table}", f"more={table}") as engine:
         with pytest.raises(InvalidRequestError, match="'dogs'; there is docs, more") as found:
-            engine.complete("ab", SamplingParams(engram="dogs"))  # type: ignore[arg-type]
+            engine.complete("ab", SamplingParams.by_name(engram="dogs"))
         assert (found.value.status, found.value.param) == (400, "engram")
 
 
@@ -128,10 +128,10 @@ def test_a_missing_or_damaged_file_is_an_error_that_names_it(tmp_path: Path, tab
 def test_a_running_request_keeps_the_table_that_it_began_with(tmp_path: Path, table: Path) -> None:
     with start(f"docs={table}") as engine:
         library = tables_of(engine).library
-        before = engine.engrams.bias(SamplingParams(engram="docs"))  # type: ignore[arg-type]
+        before = engine.engrams.bias(SamplingParams.by_name(engram="docs"))
         changed = write_version_2(tmp_path / "b.engr", {(2,): {9: 1}}, VOCABULARY, FINGERPRINT)
         library.load("docs", changed)
-        after = engine.engrams.bias(SamplingParams(engram="docs"))  # type: ignore[arg-type]
+        after = engine.engrams.bias(SamplingParams.by_name(engram="docs"))
         library.unload("docs")
         changed.unlink()
         assert before is not None
@@ -148,19 +148,19 @@ def test_marks_of_reasoning_are_tokens_of_the_model(table: Path) -> None:
     template = ChatTemplate("{{ messages }}[THINK]x[/THINK]", "", "")
     model = replace(fake_model(FakeExecutor()), tokenizer=tokenizer, template=template)
     with start(f"docs={table}", model=model) as engine:
-        outside = SamplingParams(engram="docs", engram_in_reasoning=False)  # type: ignore[arg-type]
+        outside = SamplingParams.by_name(engram="docs", engram_in_reasoning=False)
         bias = engine.engrams.bias(outside)
         assert bias is not None
         opening, closing = tokenizer.encode("[THINK]"), tokenizer.encode("[/THINK]")
         assert (bias.opening, bias.closing) == (tuple(opening), tuple(closing))
-        everywhere = engine.engrams.bias(replace(outside, engram_in_reasoning=True))
+        everywhere = engine.engrams.bias(SamplingParams.by_name(engram="docs"))
         assert everywhere is not None
         assert everywhere.opening == ()
 
 
 def test_a_driven_sequence_uses_them_too(table: Path) -> None:
     with start(f"docs={table}") as engine:
-        sequence = engine.create_sequence(SamplingParams(seed=1, engram="docs"))  # type: ignore[arg-type]
+        sequence = engine.create_sequence(SamplingParams.by_name(seed=1, engram="docs"))
         sequence.decode_prompt([1, 2])
         sequence.sample_next()
         executor = engine.model.executor
@@ -186,7 +186,7 @@ def test_models_of_a_registry_share_tables(loads: Loads, table: Path, tmp_path: 
     with Registry(config, configured(engram=(f"docs={table}",))) as registry:
         one, two = registry.load("one"), registry.load("two")
         registry.check_engrams()
-        params = SamplingParams(engram="docs")  # type: ignore[arg-type]
+        params = SamplingParams.by_name(engram="docs")
         first, second = one.engrams.bias(params), two.engrams.bias(params)
         assert first is not None
         assert second is not None
@@ -204,7 +204,7 @@ def test_a_registry_refuses_what_fits_no_model(loads: Loads, tmp_path: Path) -> 
         with pytest.raises(ConfigError, match="for another vocabulary"):
             registry.check_engrams()
         with pytest.raises(InvalidRequestError, match="for another vocabulary"):
-            registry.engine("one").engrams.bias(SamplingParams(engram="x"))  # type: ignore[arg-type]
+            registry.engine("one").engrams.bias(SamplingParams.by_name(engram="x"))
         with pytest.raises(ConfigError, match="for another vocabulary"):
             registry.load_engram("y", "x.engr")
         assert library_of(registry).names == ("x",)

@@ -10,7 +10,7 @@ import pytest
 from heddle.extensions.llamacpp.generation_settings import generation_settings
 from heddle.grammars import Grammar
 from heddle.parameters import Api
-from heddle.sampling_params import PARAMETERS, SamplingParams
+from heddle.sampling_params import SamplingParams, all_parameters
 from heddle.server.http.encoding import encode
 
 OTHERS: dict[str, Any] = {
@@ -26,14 +26,14 @@ OTHERS: dict[str, Any] = {
 
 def test_all_names_of_requests_are_there_but_no_secret() -> None:
     settings = generation_settings(SamplingParams(cache_salt="mine"), 512)
-    names = {name for row in PARAMETERS for name in row.names(Api.LLAMACPP)}
+    names = {name for row in all_parameters() for name in row.names(Api.LLAMACPP)}
     assert names - settings.keys() == {"cache_salt"}
     assert b"mine" not in encode(settings)
 
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_values_are_written_as_requests_write_them(name: str) -> None:
-    settings = generation_settings(SamplingParams(**{name: OTHERS[name]}), 512)
+    settings = generation_settings(SamplingParams.by_name(**{name: OTHERS[name]}), 512)
     value = OTHERS[name]
     assert settings[name] == (list(value) if isinstance(value, tuple) else value)
     assert encode(settings)

@@ -1,5 +1,6 @@
 """A package that brings one of each: a family, a quantisation, a call form, a drafter, a logits
-processor, a format of answers, an API, a device, a command, a setting.
+processor, a format of answers, an API, a device, a command, a setting,
+a parameter of requests.
 
 Its entry point is `sample = heddle_sample:EXTENSION`, in the group `heddle`.
 """
@@ -18,6 +19,7 @@ from heddle.executors.cpu.load import load as load_on_processor
 from heddle.grammars import Grammar
 from heddle.models.families.qwen3 import build
 from heddle.models.family import Family
+from heddle.parameters import ExtensionParams, Integer, parameter
 from heddle.server.generate.api import Api
 from heddle.server.generate.constraint_field import AnswerFormat
 from heddle.settings import setting
@@ -27,6 +29,7 @@ from heddle.weights.huggingface.names import FolderNames
 
 EXTENSION = Extension(
     settings=("heddle_sample:SampleSettings",),
+    parameters=("heddle_sample:SampleParams",),
     families=("heddle_sample:FAMILY",),
     quantisations={"unchanged": "heddle_sample:quantised_matrices"},
     call_forms=("heddle_sample:form_of",),
@@ -54,6 +57,13 @@ class SampleSettings(EngineSettings):
     """Settings of this package."""
 
     sample_note: str = setting("none", "model", "note of the package", choices=("none", "some"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleParams(ExtensionParams):
+    """Parameters of requests of this package."""
+
+    sample_pitch: int = parameter(0, Integer(0, 9), "Without effect.")
 
 
 class Shouted(Hermes):

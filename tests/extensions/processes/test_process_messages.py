@@ -20,6 +20,7 @@ from configs import configured
 from heddle import errors
 from heddle.embedding import EmbeddingParams, Pooling
 from heddle.errors import EngineFailedError, HeddleError, ModelFileError
+from heddle.extensions.engrams.parameters import EngramChoice, EngramParams
 from heddle.extensions.processes.children.channel import Channel
 from heddle.extensions.processes.children.messages import Content, Message
 from heddle.extensions.processes.children.versions import files_digest, open_same
@@ -38,8 +39,8 @@ from heddle.extensions.processes.sent_config import SentConfig
 from heddle.grammars import Grammar
 from heddle.models.build import family_of
 from heddle.outputs import PromptLogprob
-from heddle.parameters import EngramChoice, Speculation
-from heddle.sampling_params import EngramForm, SamplingParams, Stage
+from heddle.parameters import Speculation
+from heddle.sampling_params import SamplingParams, Stage
 from heddle.step import (
     Binding,
     Chunk,
@@ -129,8 +130,6 @@ EVERY = SamplingParams(
     seed=(1 << 63) - 1,
     stop=("end", "Ende"),
     logit_bias={5: 3, 6: -math.inf},
-    engram=(EngramChoice("docs", 2.0),),
-    engram_form=EngramForm.LITERAL,
     logits_processors={"one": {"a": [1, 2.5, None]}},
     speculation=Speculation(),
     samplers=(Stage.INFILL, Stage.XTC),
@@ -153,6 +152,14 @@ def test_the_grammar_of_a_request_stays_in_the_engine() -> None:
     """It may have parts that are no data."""
     grammar = replace(Grammar.of("choice", ["yes"]), beginning=object())
     assert arrived(Binding(0, replace(EVERY, grammar=grammar), [], [])).params == EVERY
+
+
+def test_the_parameters_of_extensions_stay_in_the_engine() -> None:
+    """Their rules travel."""
+    params = EVERY.having(EngramParams(engram=(EngramChoice("docs", 2.0),)))
+    binding = Binding(0, params, [], [])
+    assert arrived(binding).params == EVERY
+    assert b"docs" not in CODE.encode(PlanWriter(RulesWriter()).write(StepPlan((binding,), ())))
 
 
 def test_an_order_to_load_arrives_as_it_was_sent() -> None:

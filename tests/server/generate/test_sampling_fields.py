@@ -15,7 +15,7 @@ from fake_model import FakeTokenizer
 from heddle.extensions.anthropic.schemas import MessagesRequest
 from heddle.extensions.llamacpp.infill import InfillRequest
 from heddle.parameters import Integer, Number, Parameter
-from heddle.sampling_params import PARAMETERS, SamplingParams, Stage
+from heddle.sampling_params import SamplingParams, Stage, all_parameters, brought_parameters
 from heddle.server.api.openai.response_schemas import ResponsesRequest
 from heddle.server.api.openai.schemas import ChatRequest, CompletionRequest
 from heddle.server.generate.parameters import parameters_of
@@ -65,18 +65,23 @@ def names_in(schema: type[SamplingSchema], row: Parameter) -> tuple[str, ...]:
 
 
 def params_of(schema: type[SamplingSchema], **fields: Any) -> SamplingParams:
-    return SamplingParams(**parameters_of(schema(**BODIES[schema] | fields), FakeTokenizer()))
+    return SamplingParams.by_name(
+        **parameters_of(schema(**BODIES[schema] | fields), FakeTokenizer())
+    )
 
 
 @pytest.mark.parametrize("schema", BODIES)
-@pytest.mark.parametrize("row", PARAMETERS, ids=lambda row: row.name)
+@pytest.mark.parametrize("row", all_parameters(), ids=lambda row: row.name)
 def test_every_name_of_a_field_changes_its_parameter(
     row: Parameter, schema: type[SamplingSchema]
 ) -> None:
     plain = params_of(schema)
     for name in names_in(schema, row):
         params = params_of(schema, **{name: value_for(row)})
-        assert replace(params, **{row.name: getattr(plain, row.name)}) == plain
+        brought = brought_parameters().get(row.name)
+        held = params if brought is None else params.of(brought)
+        changed = replace(held, **{row.name: plain.value(row.name)})
+        assert (changed if brought is None else params.having(changed)) == plain
         assert params != plain
 
 
@@ -90,7 +95,7 @@ def test_no_schema_has_a_field_under_a_name_that_its_requests_do_not_offer(
         "prompt_logprobs",
         "post_sampling_probs",
     }  # their requests read these themselves
-    for row in PARAMETERS:
+    for row in all_parameters():
         names = {row.name, *row.aliases} - own
         assert names & schema.model_fields.keys() == set(names_in(schema, row))
 

@@ -18,7 +18,7 @@ from heddle.extensions.ollama.embeddings import EmbedRequest
 from heddle.extensions.ollama.models import ShowRequest
 from heddle.extensions.vllm import rerank, tokenize
 from heddle.parameters import Api
-from heddle.sampling_params import PARAMETERS
+from heddle.sampling_params import all_parameters
 from heddle.server.api.openai import embeddings, response_schemas, schemas
 from heddle.server.generate import chat_fields, fields
 from heddle.server.generate.vendor_fields.row import Outcome
@@ -79,7 +79,7 @@ def declared(schema: type[BaseModel]) -> set[str]:
 
 def known(api: Api, within: str = "") -> set[str]:
     place = "options" if api & Api.OLLAMA else ""
-    parameters = {name for row in PARAMETERS if within == place for name in row.names(api)}
+    parameters = {name for row in all_parameters() if within == place for name in row.names(api)}
     return {row.name for row in rows_of(api, within)} | parameters
 
 
@@ -99,7 +99,7 @@ def test_a_field_has_one_row() -> None:
     rows = [row for of_vendor in VENDORS.values() for row in of_vendor]
     parameters = [
         (f"options.{name}" if api & Api.OLLAMA else name, api)
-        for row in PARAMETERS
+        for row in all_parameters()
         for api in Api
         for name in row.names(api)
     ]

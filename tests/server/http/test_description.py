@@ -10,7 +10,7 @@ import pytest
 from heddle import SamplingParams
 from heddle.errors import InvalidRequestError
 from heddle.parameters import Number
-from heddle.sampling_params import PARAMETERS
+from heddle.sampling_params import all_parameters
 from heddle.server.http.access import OPEN_PATHS
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def test_ranges_are_those_of_the_sampling_parameters(description: dict[str, Any]
     assert fields["repeat_penalty"]["anyOf"][0]["minimum"] == 0.01
 
 
-RANGES = {row.name: row.kind for row in PARAMETERS if isinstance(row.kind, Number)}
+RANGES = {row.name: row.kind for row in all_parameters() if isinstance(row.kind, Number)}
 
 
 @pytest.mark.parametrize("name", RANGES)
@@ -142,12 +142,12 @@ def test_the_ends_of_a_range_are_where_they_are_said_to_be(name: str) -> None:
     if allowed.extra is not None:
         inside.append(allowed.extra)
     for value in inside:
-        taken = getattr(SamplingParams(**{name: value}), name)
+        taken = SamplingParams.by_name(**{name: value}).value(name)
         unlimited = (name, value) == ("max_tokens", -1)
         assert taken == (None if unlimited else value) or name == "min_tokens"
     for value in outside:
         with pytest.raises(InvalidRequestError, match=f"{name} must be"):
-            SamplingParams(**{name: value})
+            SamplingParams.by_name(**{name: value})
 
 
 def test_keys_are_told_of_where_they_are_needed(

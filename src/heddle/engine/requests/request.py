@@ -253,7 +253,7 @@ def rules_of(model: LoadedModel, params: SamplingParams, engrams: ModelEngrams) 
         GrammarError: the grammar is wrong, or too large.
     """
     rules = token_rules(params, model.tokenizer)
-    if params.engram:
+    if params.extensions:
         rules = replace(rules, engram=engrams.bias(params))
     if params.logits_processors:
         rules = replace(rules, processors=processors_of(params, model.tokenizer))

@@ -4,6 +4,7 @@ from heddle.doors import Extension
 
 EXTENSION = Extension(
     settings=("heddle.extensions.engrams.settings:EngramSettings",),
+    parameters=("heddle.extensions.engrams.parameters:EngramParams",),
     apis=("heddle.extensions.engrams.routes:API",),
     commands={"engram": "heddle.extensions.engrams.command:engrams"},
     drafters={"engram": "heddle.extensions.engrams.drafter:drafter"},

@@ -21,9 +21,9 @@ from heddle.errors import (
     EngramNotFoundError,
     InvalidRequestError,
 )
+from heddle.extensions.engrams.parameters import EngramForm, EngramParams
 from heddle.extensions.engrams.settings import EngramSettings
 from heddle.folders import user_path
-from heddle.sampling_params import EngramForm
 from heddle.step import EngramBias
 
 if TYPE_CHECKING:
@@ -253,12 +253,13 @@ class ModelEngrams:
         Raises:
             InvalidRequestError: a table is unknown, or was built for another vocabulary.
         """
-        if not params.engram:
+        asked = params.of(EngramParams)
+        if not asked.engram:
             return None
-        tables = tuple((self.library.find(one.name, self), one.weight) for one in params.engram)
-        alpha = self.library.alpha if params.engram_alpha is None else params.engram_alpha
-        opening, closing = ((), ()) if params.engram_in_reasoning else self._marks
-        literal = params.engram_form is EngramForm.LITERAL
+        tables = tuple((self.library.find(one.name, self), one.weight) for one in asked.engram)
+        alpha = self.library.alpha if asked.engram_alpha is None else asked.engram_alpha
+        opening, closing = ((), ()) if asked.engram_in_reasoning else self._marks
+        literal = asked.engram_form is EngramForm.LITERAL
         return EngramBias(tables, alpha, literal, opening, closing)
 
     @cached_property

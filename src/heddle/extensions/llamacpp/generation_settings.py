@@ -8,7 +8,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from heddle.parameters import Api
-from heddle.sampling_params import PARAMETERS
+from heddle.sampling_params import all_parameters
 
 if TYPE_CHECKING:
     from heddle.sampling_params import SamplingParams
@@ -38,8 +38,8 @@ def generation_settings(params: SamplingParams, context: int) -> Json:
     `context` is the most tokens of a sequence.
     """
     settings: Json = {"n_ctx": context}
-    for row in PARAMETERS:
-        value = _json(getattr(params, row.name))
+    for row in all_parameters():
+        value = _json(params.value(row.name))
         settings |= dict.fromkeys(row.names(Api.LLAMACPP), value)
     del settings["cache_salt"]  # a secret of the client
     if params.max_tokens is None:

@@ -350,7 +350,8 @@ def _read(one: Any, late: Callable[[int], Future[None] | None]) -> Any:
 def _binding(one: Binding, rules: RulesWriter) -> SlotBinding:
     is_embedding = isinstance(one.params, EmbeddingParams)
     params = _changes(one.params, _EMBEDDING if is_embedding else _SAMPLING)
-    params.pop("grammar", None)  # its beginning does not travel; `rules` stand for it
+    for name in ("grammar", "extensions"):  # `rules` stand for them
+        params.pop(name, None)
     prompt, output = _packed(one.prompt), _packed(one.output)
     return SlotBinding(
         one.slot, is_embedding, params, prompt, output, rules.write(one.rules), one.mu

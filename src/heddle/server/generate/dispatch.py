@@ -168,7 +168,7 @@ class Dispatcher:
         if request.thinking is not None:
             grammar = request.thinking.bound(grammar)
         bias = None
-        if params.engram:  # in a thread: the first one computes the vocabulary's fingerprint
+        if params.extensions:  # in a thread: the first one computes the vocabulary's fingerprint
             bias = await to_thread(engine.engrams.bias, params)
         processors: tuple[LogitsProcessor, ...] = ()
         if params.logits_processors:
@@ -200,7 +200,7 @@ def _is_slow(request: GenerationRequest) -> bool:
         or request.thinking is not None
         or params.bad_words
         or params.dry_multiplier
-        or params.engram
+        or params.extensions
         or params.logits_processors
     )
 

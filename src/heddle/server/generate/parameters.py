@@ -1,6 +1,6 @@
 """Sampling parameters in bodies: adds their fields to schemas, and reads them from bodies.
 
-Both follow from the table `heddle.sampling_params.PARAMETERS`.
+Both follow from the table `heddle.sampling_params.all_parameters`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from heddle.errors import InvalidRequestError
 from heddle.parameters import (
     Api,
     Biases,
-    Engrams,
+    BodyKind,
     Integer,
     Member,
     Members,
@@ -27,7 +27,7 @@ from heddle.parameters import (
     Switch,
     TokenIds,
 )
-from heddle.sampling_params import PARAMETERS
+from heddle.sampling_params import all_parameters
 from heddle.server.http import fields as types
 from heddle.server.http.schema import Schema, with_fields
 
@@ -67,7 +67,7 @@ def offers(api: Api) -> Callable[[type[S]], type[S]]:
     """
 
     def extended(schema: type[S]) -> type[S]:
-        offered = tuple((row, names) for row in PARAMETERS if (names := row.names(api)))
+        offered = tuple((row, names) for row in all_parameters() if (names := row.names(api)))
         fields: dict[str, Any] = {
             name: (Annotated[_body_type(row.kind) | None, Field(description=row.doc)], None)
             for row, names in offered
@@ -106,14 +106,14 @@ def _body_type(kind: ValueKind) -> Any:
             return types.string_or_strings(len(kind.of))
         case Member():
             return Annotated[str, Field(json_schema_extra={"enum": list(kind.values)})]
-        case Engrams():
-            return types.engrams(kind.most)
         case Processors():
             return types.processors(kind.most)
         case Speculations():
             return types.speculation(Speculation.MOST)
         case Biases():
             return types.biases(_MOST_BIASES)
+        case BodyKind():
+            return kind.body_type
     raise TypeError(f"no JSON form is known for {kind!r}")
 
 
@@ -183,9 +183,6 @@ def _value(value: Any, kind: ValueKind, name: str, tokenizer: Tokenizer) -> obje
     if isinstance(kind, Biases):
         pairs = value.items() if isinstance(value, dict) else value
         return _by_token(pairs, kind, name, tokenizer)
-    if isinstance(kind, Engrams):
-        items = [value] if isinstance(value, str) else value
-        return [item if isinstance(item, str) else item.model_dump() for item in items]
     return (value,) if isinstance(kind, Strings) and isinstance(value, str) else value
 
 

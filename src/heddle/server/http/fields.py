@@ -12,9 +12,7 @@ import re
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Discriminator,
     Field,
     PlainValidator,
@@ -142,30 +140,6 @@ def biases(most: int) -> Any:
         | Annotated[pairs, Field(max_length=most), FIRST_FAULT, Tag("<list of list>")]
         | Annotated[pairs, Tag("<list>")],
         shaped("an object of biases by token, or a list of pairs of token and bias"),
-    ]
-
-
-class EngramField(BaseModel):
-    """A name of an engram table and its weight among the tables of the request."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    name: str
-    weight: float = 1.0
-
-
-def engrams(most: int) -> Any:
-    """The type of a field that names an engram table, or is a list of at most `most` tables."""
-    one = Annotated[
-        Annotated[str, Tag("<str>")] | Annotated[EngramField, Tag("<dict>")],
-        shaped("a name or an object with name and weight"),
-    ]
-    return Annotated[
-        Annotated[str, Tag("<str>")]
-        | Annotated[list[one], FIRST_FAULT, Field(max_length=most), Tag("<list of str>")]
-        | Annotated[list[one], FIRST_FAULT, Field(max_length=most), Tag("<list of dict>")]
-        | Annotated[list[one], FIRST_FAULT, Field(max_length=0), Tag("<list>")],
-        shaped("a name, or a list of names and objects with name and weight"),
     ]
 
 
