@@ -18,10 +18,10 @@ from heddle.extensions.reference.ops import ReferenceLoader
 from heddle.models import families as core_families
 from heddle.models.build import build
 from heddle.models.positions import temperature
-from heddle.weights.checkpoint import Bounds, Hyperparameters
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 from heddle.weights.gguf.hyperparameters import hyperparameters_of
 from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint
+from heddle.weights.hyperparameters import Bounds, Hyperparameters
 from models.attentions import attentions
 from models.tiny.llama import PLAIN
 

@@ -10,8 +10,8 @@ import pytest
 from heddle.errors import ModelFileError, UnsupportedModelError
 from heddle.models.build import build
 from heddle.models.families import gemma2
-from heddle.weights.checkpoint import Hyperparameters
 from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint
+from heddle.weights.hyperparameters import Hyperparameters
 from models.attentions import attentions
 from models.tiny.gemma2 import MODELS
 

@@ -11,7 +11,7 @@ import pytest
 from heddle.errors import ModelFileError
 from heddle.models.build import build
 from heddle.models.families import gemma3
-from heddle.weights.checkpoint import Hyperparameters
+from heddle.weights.hyperparameters import Hyperparameters
 from models.attentions import attentions
 from models.tiny.base import BASE
 from models.tiny.gemma3 import MODELS

@@ -13,11 +13,11 @@ import pytest
 from gguf_writer import write_gguf
 from heddle.errors import ModelFileError, UnsupportedModelError
 from heddle.models.build import build
-from heddle.weights.checkpoint import Bounds, Hyperparameters
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint
 from heddle.weights.huggingface.tokenizer import read_tokenizer
 from heddle.weights.huggingface.values import by_kind, numbers_in, scaled
+from heddle.weights.hyperparameters import Bounds, Hyperparameters
 from models.tiny import FAMILIES
 from models.tiny.gemma4 import MODELS as GEMMA4
 from models.tiny.glm4_moe import MODELS as GLM4_MOE

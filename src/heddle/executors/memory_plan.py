@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from heddle.config import EngineConfig
     from heddle.state import KvShape, StateKind, StateMemory
     from heddle.step import ModelShape
-    from heddle.weights.checkpoint import Hyperparameters
+    from heddle.weights.hyperparameters import Hyperparameters
 
 _LEAST_TOKENS = 2048
 """Least tokens of a KV cache under `model_memory`. With fewer, the model could hardly be used, so a

@@ -11,7 +11,7 @@ from heddle.models.ops import AttentionSpec
 from heddle.step import ModelShape
 
 if TYPE_CHECKING:
-    from heddle.weights.checkpoint import Hyperparameters
+    from heddle.weights.hyperparameters import Hyperparameters
 
 _WIDEST_WINDOW = 2**31 - 1
 """The widest window of an instruction. No sequence is so long, so a wider window is the same."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from heddle.models.base import Sizes
     from heddle.models.blocks import FeedForward
     from heddle.models.ops import Loader, Ops
-    from heddle.weights.checkpoint import Hyperparameters
+    from heddle.weights.hyperparameters import Hyperparameters
 
 A = TypeVar("A")
 W = TypeVar("W")

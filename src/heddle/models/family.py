@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from heddle.models.decoder import Decoder
-    from heddle.weights.checkpoint import Hyperparameters
     from heddle.weights.gguf.names import GGUFNames
     from heddle.weights.huggingface.names import FolderNames
+    from heddle.weights.hyperparameters import Hyperparameters
 
 
 class Build(Protocol):

@@ -14,7 +14,7 @@ from heddle.errors import UnsupportedModelError
 from heddle.models.ops import RopeSpec, Temperature
 
 if TYPE_CHECKING:
-    from heddle.weights.checkpoint import Hyperparameters
+    from heddle.weights.hyperparameters import Hyperparameters
 
 _SCALINGS = ("none", "linear", "dynamic", "llama3", "yarn", "longrope", "proportional")
 

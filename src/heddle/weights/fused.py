@@ -15,7 +15,8 @@ from heddle.weights.checkpoint import FilePlace
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from heddle.weights.checkpoint import Hyperparameters, TensorInfo
+    from heddle.weights.checkpoint import TensorInfo
+    from heddle.weights.hyperparameters import Hyperparameters
 
 FUSED_PARTS = {"attention.qkv": ("q", "k", "v"), "mlp.gate_up": ("gate", "up")}
 """Parts of a fused tensor of a layer, in the order of their rows."""

@@ -19,7 +19,8 @@ from heddle.weights.tensor_types import TensorType, dequantize
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from heddle.weights.checkpoint import Hyperparameters, TensorInfo
+    from heddle.weights.checkpoint import TensorInfo
+    from heddle.weights.hyperparameters import Hyperparameters
 
 FUSED = ".attention.head_keys_values.weight"
 _KEYS, _VALUES = ".attention.head_keys.weight", ".attention.head_values.weight"

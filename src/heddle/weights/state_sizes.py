@@ -9,7 +9,7 @@ from heddle.weights.tensor_types import TensorType
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from heddle.weights.checkpoint import Hyperparameters
+    from heddle.weights.hyperparameters import Hyperparameters
 
 _KV_TYPES = (TensorType.F16, TensorType.Q8_0)
 """KV types. A key or a value takes as many bytes as in the tensor type of the same name."""

@@ -16,9 +16,9 @@ from heddle.executors.cpu.load import load
 from heddle.extensions.hybrids.nemotron_h import read_parts
 from heddle.extensions.reference.model import ReferenceModel
 from heddle.models.build import build
-from heddle.weights.checkpoint import Hyperparameters
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint
+from heddle.weights.hyperparameters import Hyperparameters
 from heddle.weights.tensor_types import TensorType
 from models.tiny.base import TOKENS
 from models.tiny.nemotron_h import MODELS

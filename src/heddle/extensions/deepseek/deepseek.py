@@ -19,7 +19,7 @@ from heddle.weights.gguf.names import INTERLEAVED, GGUFNames
 from heddle.weights.huggingface.names import FolderNames
 
 if TYPE_CHECKING:
-    from heddle.weights.checkpoint import Hyperparameters
+    from heddle.weights.hyperparameters import Hyperparameters
 
 
 def build(hyperparameters: Hyperparameters, context: int) -> Decoder:

@@ -22,7 +22,7 @@ from heddle.step import ModelShape
 if TYPE_CHECKING:
     from heddle.models.ops import Loader, Ops, RopeSpec
     from heddle.state import StateKind
-    from heddle.weights.checkpoint import Hyperparameters
+    from heddle.weights.hyperparameters import Hyperparameters
 
 A = TypeVar("A")
 W = TypeVar("W")

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from heddle.models.blocks import FeedForward, Mixer
     from heddle.models.experts import MixtureWeights
     from heddle.models.ops import Batch, Loader, Ops
-    from heddle.weights.checkpoint import Hyperparameters
+    from heddle.weights.hyperparameters import Hyperparameters
 
 A = TypeVar("A")
 W = TypeVar("W")

@@ -20,7 +20,7 @@ from heddle.weights.huggingface.names import STACKED_GATE_UP, FolderNames
 
 if TYPE_CHECKING:
     from heddle.models.blocks import FeedForward
-    from heddle.weights.checkpoint import Hyperparameters
+    from heddle.weights.hyperparameters import Hyperparameters
 
 _CLAMPED = {"expert_limit": 7.0, "expert_slope": 1.702}
 """The constants of the clamped activation; see :meth:`heddle.models.ops.Ops.gated`."""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from heddle.models.blocks import AttentionWeights
     from heddle.models.ops import Loader, Ops
     from heddle.state import StateKind
-    from heddle.weights.checkpoint import Hyperparameters
+    from heddle.weights.hyperparameters import Hyperparameters
 
 A = TypeVar("A")
 W = TypeVar("W")

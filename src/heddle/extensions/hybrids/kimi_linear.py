@@ -24,7 +24,7 @@ from heddle.weights.huggingface.names import FolderNames
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from heddle.weights.checkpoint import Hyperparameters
+    from heddle.weights.hyperparameters import Hyperparameters
 
 
 def build(hyperparameters: Hyperparameters, context: int) -> Decoder:

@@ -22,7 +22,7 @@ from heddle.weights.gguf.names import GGUFNames
 from heddle.weights.huggingface.names import FolderNames
 
 if TYPE_CHECKING:
-    from heddle.weights.checkpoint import Hyperparameters
+    from heddle.weights.hyperparameters import Hyperparameters
 
 _BASE = 1_000_000.0
 

@@ -15,7 +15,7 @@ from heddle.models.ops import LinearAttentionSpec
 
 if TYPE_CHECKING:
     from heddle.models.ops import Loader, Ops
-    from heddle.weights.checkpoint import Hyperparameters
+    from heddle.weights.hyperparameters import Hyperparameters
 
 A = TypeVar("A")
 W = TypeVar("W")

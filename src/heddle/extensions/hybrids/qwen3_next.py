@@ -23,7 +23,7 @@ from heddle.weights.gguf.names import GGUFNames
 from heddle.weights.huggingface.names import STACKED_GATE_UP, FolderNames
 
 if TYPE_CHECKING:
-    from heddle.weights.checkpoint import Hyperparameters
+    from heddle.weights.hyperparameters import Hyperparameters
 
 
 def build(hyperparameters: Hyperparameters, context: int) -> Decoder:

@@ -24,8 +24,8 @@ from heddle.weights.huggingface.names import FolderNames
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from heddle.weights.checkpoint import Hyperparameters
     from heddle.weights.huggingface.json_files import Config
+    from heddle.weights.hyperparameters import Hyperparameters
 
 _PERIOD = 4
 

@@ -20,7 +20,8 @@ from heddle.weights.heads import is_of_heads
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from heddle.weights.checkpoint import Checkpoint, Hyperparameters
+    from heddle.weights.checkpoint import Checkpoint
+    from heddle.weights.hyperparameters import Hyperparameters
 
 ARCHITECTURES = {
     "llama": "llama",

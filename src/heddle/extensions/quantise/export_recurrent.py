@@ -15,7 +15,7 @@ from heddle.weights.gguf import names
 from heddle.weights.gguf.hyperparameters import SCORINGS
 
 if TYPE_CHECKING:
-    from heddle.weights.checkpoint import Hyperparameters
+    from heddle.weights.hyperparameters import Hyperparameters
 
     Metadata = dict[str, object]
 

@@ -17,7 +17,8 @@ from heddle.weights.tensor_types import TensorType, dequantize
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from heddle.weights.checkpoint import Checkpoint, Hyperparameters, TensorInfo
+    from heddle.weights.checkpoint import Checkpoint, TensorInfo
+    from heddle.weights.hyperparameters import Hyperparameters
 
 _WITH_GATES = ".mixer.qkvz.weight"
 

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from heddle.weights.checkpoint import Checkpoint, Hyperparameters, TensorInfo
+    from heddle.weights.checkpoint import Checkpoint, TensorInfo
+    from heddle.weights.hyperparameters import Hyperparameters
     from heddle.weights.mix import Mix
     from heddle.weights.progress import Progress
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from heddle.executors.graph.forward import Forward
     from heddle.state import StateKind
     from heddle.step import ModelShape
-    from heddle.weights.checkpoint import Hyperparameters
+    from heddle.weights.hyperparameters import Hyperparameters
 
 _NODES, _NODE_BYTES = 24, 8 << 10
 """Launches of a layer, and bytes of a recorded launch on the device: a guess."""

@@ -20,7 +20,7 @@ from heddle.weights.gguf.names import GGUFNames
 from heddle.weights.huggingface.names import NORMS_AROUND, FolderNames
 
 if TYPE_CHECKING:
-    from heddle.weights.checkpoint import Hyperparameters
+    from heddle.weights.hyperparameters import Hyperparameters
 
 _LAYERS_OF_27B = 46
 

@@ -27,7 +27,7 @@ from heddle.weights.huggingface.names import NORMS_AROUND, FolderNames
 
 if TYPE_CHECKING:
     from heddle.models.base import Sizes
-    from heddle.weights.checkpoint import Hyperparameters
+    from heddle.weights.hyperparameters import Hyperparameters
 
 _LAYERS_OF_27B = 62
 

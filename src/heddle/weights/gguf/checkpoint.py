@@ -13,7 +13,7 @@ import numpy as np
 
 from heddle.closing import Closing
 from heddle.errors import ModelFileError
-from heddle.weights.checkpoint import Bounds, FilePlace, TensorInfo
+from heddle.weights.checkpoint import FilePlace, TensorInfo
 from heddle.weights.fused import take_apart
 from heddle.weights.gguf import names
 from heddle.weights.gguf.experts import with_stacks
@@ -23,15 +23,17 @@ from heddle.weights.gguf.hyperparameters import ANY_FILE, hyperparameters_of
 from heddle.weights.gguf.split import open_parts
 from heddle.weights.gguf.tokenizer import TOKENIZER_MODEL, read_tokenizer
 from heddle.weights.heads import part_of_heads
+from heddle.weights.hyperparameters import Bounds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from heddle.weights.checkpoint import CheckArchitecture, Hyperparameters, TokenizerSpec
+    from heddle.weights.checkpoint import CheckArchitecture, TokenizerSpec
     from heddle.weights.files import FileStamp
     from heddle.weights.generation import Recommended
+    from heddle.weights.hyperparameters import Hyperparameters
 
 
 _VECTORS = (".mixer.norm.weight", ".decay_rates.weight", ".mixer.skip.weight")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from heddle.weights.checkpoint import Bounds, Hyperparameters
 from heddle.weights.gguf import names
+from heddle.weights.hyperparameters import Bounds, Hyperparameters
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

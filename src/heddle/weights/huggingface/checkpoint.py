@@ -11,7 +11,7 @@ import numpy as np
 
 from heddle.closing import Closing
 from heddle.errors import ModelFileError
-from heddle.weights.checkpoint import Bounds, FilePlace, TensorInfo
+from heddle.weights.checkpoint import FilePlace, TensorInfo
 from heddle.weights.files import FileStamp
 from heddle.weights.fused import take_apart
 from heddle.weights.heads import is_of_heads, part_of_heads
@@ -23,6 +23,7 @@ from heddle.weights.huggingface.json_files import read_json, read_limited, read_
 from heddle.weights.huggingface.sentence_modules import read_sentence_modules
 from heddle.weights.huggingface.stored import StoredTensors
 from heddle.weights.huggingface.tokenizer import read_tokenizer
+from heddle.weights.hyperparameters import Bounds
 from heddle.weights.tensor_types import TensorType, dequantize
 
 if TYPE_CHECKING:

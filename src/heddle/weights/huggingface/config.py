@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 from heddle.doors import architectures
 from heddle.errors import UnsupportedModelError
-from heddle.weights.checkpoint import Hyperparameters
 from heddle.weights.huggingface import names
 from heddle.weights.huggingface.values import by_kind, numbers_in, scaled
+from heddle.weights.hyperparameters import Hyperparameters
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from heddle.weights.checkpoint import Bounds
     from heddle.weights.huggingface.json_files import Config
     from heddle.weights.huggingface.names import FolderNames
     from heddle.weights.huggingface.sentence_modules import SentenceModules
+    from heddle.weights.hyperparameters import Bounds
 
 _ACTIVATIONS = {
     "silu": "silu",
