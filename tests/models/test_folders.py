@@ -110,7 +110,11 @@ def test_pickled_weights_are_refused_with_a_remedy(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "error", "problem"),
     [
-        ({"model_type": "mamba"}, UnsupportedModelError, "'mamba' is not supported; .*qwen3"),
+        (
+            {"model_type": "mamba"},
+            UnsupportedModelError,
+            "'mamba' is not supported; the nearest name is mamba2; supported: .*qwen3",
+        ),
         ({"model_type": None}, ModelFileError, "model_type must be a string"),
         ({"num_hidden_layers": None}, ModelFileError, "num_hidden_layers must be a positive"),
         ({"num_hidden_layers": 3}, ModelFileError, "model.layers.2.input_layernorm.weight is miss"),

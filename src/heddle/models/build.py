@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from heddle.doors import families
@@ -33,9 +34,11 @@ def family_of(format: str, architecture: str) -> Family:
     """
     known = {name: family for family in families() for name in getattr(family, format)}
     if architecture not in known:
-        label = _LABELS[format]
+        label, near = _LABELS[format], get_close_matches(architecture, known, 1)
+        nearest = f"; the nearest name is {near[0]}" if near else ""
         raise UnsupportedModelError(
-            f"{label} {architecture!r} is not supported; supported: {', '.join(sorted(known))}",
+            f"{label} {architecture!r} is not supported{nearest}; supported:"
+            f" {', '.join(sorted(known))}",
             param=label,
         )
     family: Family = known[architecture]
