@@ -36,7 +36,18 @@ HARMONY = ("<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>"
 """Control tokens of gpt-oss, from id 140 on."""
 CALL = 145
 """The token that ends a text after a call of gpt-oss."""
-VOCABULARY = 152
+SECTIONS = (
+    *("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_begin|>"),
+    *("<|tool_call_argument_begin|>", "<|tool_call_end|>"),
+    *(
+        "<｜tool▁calls▁begin｜>",
+        "<｜tool▁calls▁end｜>",
+        "<｜tool▁call▁begin｜>",
+    ),
+    *("<｜tool▁sep｜>", "<｜tool▁call▁end｜>"),
+)
+"""Control tokens of Kimi and DeepSeek, from id 146 on."""
+VOCABULARY = 160
 
 
 class LetterTokenizer:
@@ -54,6 +65,7 @@ class LetterTokenizer:
         self._control = {128 + place: word for place, word in enumerate(CONTROL)}
         self._control |= {140 + place: word for place, word in enumerate(HARMONY)}
         self._control[CALL] = "<|call|>"
+        self._control |= {146 + place: word for place, word in enumerate(SECTIONS)}
         self.grammars = GrammarCompiler(self)
 
     def encode(self, text: str, *, parse_special: bool = True, **_: bool) -> list[int]:

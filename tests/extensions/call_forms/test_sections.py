@@ -1,0 +1,83 @@
+"""Kimi's and DeepSeek's calls: what their grammars allow, and the ids in Kimi's histories."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from heddle.extensions.call_forms.deepseek import DeepSeek
+from heddle.extensions.call_forms.kimi import Kimi
+from heddle.grammars import LARK, Grammar
+from heddle.text.constrained.call_grammar import Callee, answer_grammar, calls_grammar
+from heddle.text.parsing.reading import Reading
+from talking_model import LetterTokenizer, refused_at
+
+TOKENIZER = LetterTokenizer()
+CITY = {"properties": {"city": {"enum": ["Rome"]}}, "required": ["city"]}
+CALLEES = [Callee("f", CITY | {"additionalProperties": False}), Callee("f2")]
+NAMES = frozenset(("f", "f2"))
+FORMS: dict[str, tuple[Any, str]] = {
+    "kimi": (
+        Kimi(),
+        "<|tool_call_begin|>functions.%s:3<|tool_call_argument_begin|>%s<|tool_call_end|>",
+    ),
+    "deepseek": (DeepSeek(), "<｜tool▁call▁begin｜>%s<｜tool▁sep｜>%s<｜tool▁call▁end｜>"),
+    "deepseek with fences": (
+        DeepSeek(fences=True),
+        "<｜tool▁call▁begin｜>function<｜tool▁sep｜>%s\n```json\n%s\n```<｜tool▁call▁end｜>",
+    ),
+}
+
+
+def enforced(form: Any, **how: Any) -> Grammar:
+    reading = Reading(form, NAMES)
+    return Grammar.lark(answer_grammar(reading, CALLEES, TOKENIZER.control_id, **how))
+
+
+def late(form: Any, **how: Any) -> Grammar:
+    text = calls_grammar(form, CALLEES, TOKENIZER.control_id, **how)
+    return Grammar(LARK, text, beginning=Reading(form, NAMES))
+
+
+@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("make", [enforced, late])
+def test_calls_follow_their_functions(name: str, make: Any) -> None:
+    form, call = FORMS[name]
+
+    def refused(*calls: str, **how: Any) -> str | None:
+        return refused_at(make(form, **how), f"{form.section}{''.join(calls)}{form.section_end}")
+
+    assert refused(call % ("f", '{"city": "Rome"}')) is None
+    assert refused(call % ("f2", '{"any": [1]}'), call % ("f2", "{}")) is None
+    assert refused(call % ("f2", "{}"), call % ("f2", "{}"), parallel=False) is not None
+    assert refused(call % ("f", '{"town": 1}')) is not None
+    assert refused(call % ("f2", "[]")) is not None
+    assert refused(call % ("f3", "{}")) is not None
+    assert refused() is not None
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_late_grammar_may_begin_after_the_mark_of_a_call(name: str) -> None:
+    form, call = FORMS[name]
+    text = f"So: {call % ('f2', '{}')}{form.section_end}"
+    assert refused_at(late(form), text) is None
+    assert refused_at(late(form), text + "x") == text
+    assert refused_at(enforced(form), text) == ""
+
+
+def test_ids_of_kimi_count_the_calls_of_a_conversation() -> None:
+    call = {"id": "a", "function": {"name": "f", "arguments": {}}}
+    asked = [
+        {"role": "assistant", "content": "", "tool_calls": [call, {**call, "id": "b"}]},
+        {"role": "tool", "content": "", "tool_call_id": "b"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "", "tool_call_id": "a"},
+        {"role": "tool", "content": "", "tool_call_id": "unknown"},
+    ]
+    first, second, third, fourth, fifth = Kimi().history(asked)
+    assert [one["id"] for one in first["tool_calls"]] == ["functions.f:0", "functions.f:1"]
+    assert second["tool_call_id"] == "functions.f:1"
+    assert third["tool_calls"][0]["id"] == fourth["tool_call_id"] == "functions.f:2"
+    assert fifth["tool_call_id"] == "unknown"
+    assert call["id"] == "a", "what was given is as it was"
