@@ -62,7 +62,7 @@ class Bias:
 
 def bias_times(engine: Engine, name: str, known: Sequence[int]) -> Bias:
     """`known` is the n-gram of the table with most followers."""
-    bias = engine.engrams.bias(engine.model.sampling_params(engram=name))
+    bias = tables_of(engine).bias(engine.model.sampling_params(engram=name))
     logits = np.random.default_rng(0).normal(0, 3, engine.model.info.vocabulary).astype(np.float32)
     vocabulary = engine.model.info.vocabulary
     strangers = [vocabulary - 7, vocabulary - 9, vocabulary - 11]
@@ -76,7 +76,7 @@ def bias_times(engine: Engine, name: str, known: Sequence[int]) -> Bias:
 
     def extra(tokens: Sequence[int]) -> float:
         pairs = [
-            (pick_us(TokenRules(engram=bias), tokens), pick_us(TokenRules(), tokens))
+            (pick_us(TokenRules(extensions=(bias,)), tokens), pick_us(TokenRules(), tokens))
             for _ in range(1500)
         ]
         # Other work only makes a pick longer, so the shortest tenth shows the pick itself.

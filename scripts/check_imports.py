@@ -87,14 +87,16 @@ MAY_IMPORT = {
     "settings": {"defaults", "errors", "parameters", "sizes"},
     "sizes": {"errors"},
     "state": set(),
-    "step": {"sampling_params", "outputs", "embedding"},
+    "step": {"sampling_params", "outputs", "embedding", "_native"},
     "_native": set(),
 }
 
 EXTENSIONS_MAY_IMPORT = {
     "llamacpp": {"admin", "metrics"},
+    "processes": {"engrams"},
+    "reference": {"engrams"},
     "quantise": {"reference"},
-    "torch": {"processes", "quantise"},
+    "torch": {"engrams", "processes", "quantise"},
     "hybrids": {"deepseek"},
 }
 """The other extensions that an extension needs. Every extension may import all of the core."""

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from check_imports import MAY_IMPORT
+from heddle.extensions.engrams.bias import EngramBias
 from heddle.extensions.reference.engram_bias import engram_bias
-from heddle.step import EngramBias
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

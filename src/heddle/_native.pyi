@@ -230,7 +230,7 @@ class SamplerParams:
         opening: Sequence[int],
         closing: Sequence[int],
     ) -> None:
-        """Set the bias of engrams; see heddle.step.EngramBias."""
+        """Set the bias of engrams; see docs/guides/engrams.md."""
     dry_breakers: Breakers
     pieces: TokenPieces
     bias: dict[int, float]

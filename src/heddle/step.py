@@ -33,20 +33,19 @@ unless all of them were right, and the next step computes the right ones again
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence  # noqa: TC003 (codecs of messages read the annotations)
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 if TYPE_CHECKING:
     from array import array
     from collections.abc import Callable
     from concurrent.futures import Future
-    from pathlib import Path
 
     import numpy as np
     from numpy.typing import NDArray
 
+    from heddle import _native
     from heddle.embedding import EmbeddingParams
     from heddle.errors import HeddleError
     from heddle.outputs import PromptLogprob
@@ -55,6 +54,8 @@ if TYPE_CHECKING:
     from heddle.state import StateMemory
 
     States: TypeAlias = NDArray[np.float32]
+
+RuleT = TypeVar("RuleT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,59 +171,16 @@ class TokenPieces:
     ends: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class EngramFile:
-    """The file of an open engram table, so that another process can open the same one.
+class SamplerRule(Protocol):
+    """A rule that an extension brings for the sampler of one sequence."""
 
-    Attributes:
-        path: its absolute path.
-        stamp: identifies the file that is open.
-        vocabulary: number of token ids; 0: the file says it.
-    """
+    def apply_to(self, native: _native.SamplerParams) -> None:
+        """Set the rule in the parameters of a native sampler.
 
-    path: Path
-    stamp: tuple[int, ...]
-    vocabulary: int
-
-    @staticmethod
-    def stamp_of(descriptor: int) -> tuple[int, ...]:
-        """The stamp of an open file."""
-        found = os.fstat(descriptor)
-        return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
-
-
-class EngramTable(Protocol):
-    """An engram table. Requests and threads share it."""
-
-    def predict(self, tokens: Sequence[int]) -> list[tuple[int, float]]:
-        """Predict what follows `tokens`: (token, probability), falling, at most 64.
-
-        Empty if the table has none of the n-grams that end `tokens`.
+        Raises:
+            TypeError: the rule needs something that is not open in this process.
         """
         ...
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class EngramBias:
-    """The bias of engram tables on the logits of a sequence. It depends on the tokens alone.
-
-    The tables that predict something are merged: p is the mean of their probabilities, by weight.
-    The logit of each predicted token gets alpha * (ln(p + 1e-10) - ln 1e-10), or, if `literal`,
-    alpha * ln(p + 1e-10).
-
-    Attributes:
-        tables: the tables and their weights, which are above 0.
-        alpha: strength of the bias.
-        literal: the form of the bias.
-        opening, closing: marks of reasoning. There is no bias after an opening mark until the
-            closing one. Empty: the bias holds everywhere.
-    """
-
-    tables: tuple[tuple[EngramTable, float], ...]
-    alpha: float
-    literal: bool = False
-    opening: tuple[int, ...] = ()
-    closing: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,8 +194,8 @@ class TokenRules:
         forbidden: tokens that may never be sampled. They are not the complete vocabulary.
         grammar: the grammar of the output; None: no constraint.
         pieces: pieces of the vocabulary if the sampler `infill` runs; else None.
-        engram: the bias of engram tables; None: no bias.
-        processors: add their biases after those of `logit_bias` and of engram tables.
+        extensions: rules of extensions, at most one of each class.
+        processors: add their biases after those of `logit_bias` and of `extensions`.
     """
 
     end_tokens: tuple[int, ...] = ()
@@ -246,7 +204,7 @@ class TokenRules:
     forbidden: tuple[int, ...] = ()
     grammar: TokenGrammar | None = None
     pieces: TokenPieces | None = None
-    engram: EngramBias | None = None
+    extensions: tuple[SamplerRule, ...] = ()
     processors: tuple[LogitsProcessor, ...] = ()
 
     @property
@@ -260,7 +218,11 @@ class TokenRules:
 
         A step of such a sequence cannot be submitted before the step before it is collected.
         """
-        return self.edits_logits or self.pieces is not None or self.engram is not None
+        return self.edits_logits or self.pieces is not None or bool(self.extensions)
+
+    def of(self, kind: type[RuleT]) -> RuleT | None:
+        """The rule of class `kind`; None: there is none."""
+        return next((one for one in self.extensions if isinstance(one, kind)), None)
 
 
 NO_RULES = TokenRules()

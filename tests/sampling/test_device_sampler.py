@@ -20,10 +20,11 @@ from test_native_sampler import (
     requests,
 )
 
+from heddle.extensions.engrams.bias import EngramBias
 from heddle.extensions.reference.repetition import latest, repetition_lengths
 from heddle.extensions.reference.sampler import Past
 from heddle.sampling_params import SamplingParams, Stage
-from heddle.step import NO_RULES, Binding, EngramBias, LogitEdit, TokenRules, TokenSequences
+from heddle.step import NO_RULES, Binding, LogitEdit, TokenRules, TokenSequences
 
 torch = pytest.importorskip("torch")
 from heddle.extensions.torch import device_sampling  # noqa: E402
@@ -101,7 +102,7 @@ def test_requests_of_any_kind_agree(
     if bias is not None:
         weights, *others = bias
         tables = [pair for pair in zip(engrams, weights, strict=True) if pair[1]]
-        rules = replace(rules, engram=EngramBias(tuple(tables), *others))
+        rules = replace(rules, extensions=(EngramBias(tuple(tables), *others),))
     params = [on_the_device(one) for one in params]
     pasts = [
         Past(
@@ -451,7 +452,7 @@ def test_many_rows_are_divided_into_batches(monkeypatch):
 def test_guesses_leave_no_trace_in_what_engrams_follow(engrams):  # noqa: F811
     """Guesses open and close reasoning, inside which there is no bias."""
     tables = tuple((table, 1.0) for table in engrams)
-    rules = TokenRules(engram=EngramBias(tables, 0.5, opening=(5,), closing=(2, 1)))
+    rules = TokenRules(extensions=(EngramBias(tables, 0.5, opening=(5,), closing=(2, 1)),))
     params = SamplingParams(seed=1)
     guesses = [3, 5, 1, 2, 1, 3, 5, 4]
 

@@ -15,10 +15,11 @@ from fake_model import FakeTokenizer
 from heddle import _native
 from heddle.engine.requests.request import token_rules
 from heddle.executors.cpu.samplers import make_sampler
+from heddle.extensions.engrams.bias import EngramBias
 from heddle.extensions.reference.philox import uniform
 from heddle.extensions.reference.sampler import Past, adapted_mu, allowed, filtered, sample
 from heddle.sampling_params import PARAMETERS, SamplingParams, Stage
-from heddle.step import EngramBias, LogitEdit, TokenPieces, TokenRules, TokenSequences
+from heddle.step import LogitEdit, TokenPieces, TokenRules, TokenSequences
 
 
 def native(params, past=Past()):  # noqa: B008
@@ -272,7 +273,7 @@ def test_picks_what_the_reference_picks(
     if bias is not None:
         weights, *rest = bias
         tables = tuple(pair for pair in zip(engrams, weights, strict=True) if pair[1])
-        rules = replace(RULES, engram=EngramBias(tables, *rest))
+        rules = replace(RULES, extensions=(EngramBias(tables, *rest),))
     rng = np.random.default_rng(seed)
     logits = rng.normal(0, spread, vocabulary).astype(np.float32)
     # Few different tokens, so that there is something to repeat.

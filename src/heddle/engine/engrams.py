@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from heddle.config import EngineConfig
     from heddle.loading.loaded_model import LoadedModel
     from heddle.sampling_params import SamplingParams
-    from heddle.step import EngramBias
+    from heddle.step import SamplerRule
 
 
 class ModelEngrams(Protocol):
@@ -25,8 +25,8 @@ class ModelEngrams(Protocol):
         """The tables, of all models of the process."""
         ...
 
-    def bias(self, params: SamplingParams) -> EngramBias | None:
-        """The bias that `params` ask for; None if they name no table.
+    def rules(self, params: SamplingParams) -> tuple[SamplerRule, ...]:
+        """The rules that `params` ask for; none if they name no table.
 
         Raises:
             InvalidRequestError: a table is unknown, or was built for another vocabulary.
@@ -86,8 +86,8 @@ class _NoEngrams:
     def of_model(self, model: LoadedModel) -> ModelEngrams:
         return self
 
-    def bias(self, params: SamplingParams) -> EngramBias | None:
-        return None
+    def rules(self, params: SamplingParams) -> tuple[SamplerRule, ...]:
+        return ()
 
     def load(self, name: str, path: Path, models: Sequence[ModelEngrams] | None = None) -> object:
         raise ConfigError(_MISSING, param="engram")

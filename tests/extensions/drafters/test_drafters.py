@@ -19,11 +19,11 @@ from heddle.errors import ConfigError, InvalidRequestError
 from heddle.extensions.drafters.model import DraftModel
 from heddle.extensions.drafters.settings import DrafterSettings
 from heddle.extensions.drafters.share import share
+from heddle.extensions.engrams.bias import EngramBias
 from heddle.extensions.engrams.drafter import EngramDrafter
 from heddle.loading.load import load_model
 from heddle.sampling_params import SamplingParams
 from heddle.state import WindowMemory
-from heddle.step import EngramBias
 from models.tiny.llama import TinyLlama
 
 if TYPE_CHECKING:

@@ -11,11 +11,12 @@ import pytest
 from engram_writer import Entries, write_version_2
 from heddle import _native
 from heddle.executors.cpu.samplers import make_sampler
+from heddle.extensions.engrams.bias import EngramBias
 from heddle.extensions.reference.engram_bias import engram_bias
 from heddle.extensions.reference.sampler import Past, sample
 from heddle.extensions.torch.engram import EngramHistory
 from heddle.sampling_params import SamplingParams
-from heddle.step import EngramBias, LogitEdit, TokenRules
+from heddle.step import LogitEdit, TokenRules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -47,7 +48,7 @@ def picked(
     mask: bytes = b"",
 ) -> int:
     """The token that the native sampler picks, which is that of the reference."""
-    rules = TokenRules(engram=bias)
+    rules = TokenRules(extensions=(bias,))
     row = np.array(logits, np.float32)
     sampler = make_sampler(params, rules)
     sampler.observe_prompt(np.array(tokens, np.int32))
@@ -118,7 +119,7 @@ def test_a_token_of_two_tables_has_the_sum_of_their_masses(opened: Opened) -> No
 
 def test_the_bias_ends_when_nothing_matches(opened: Opened) -> None:
     bias = EngramBias(((opened({(1,): {2: 1}}), 1.0),), 1.0)
-    sampler = make_sampler(GREEDY, TokenRules(engram=bias))
+    sampler = make_sampler(GREEDY, TokenRules(extensions=(bias,)))
     sampler.observe_prompt(np.array([1], np.int32))
     logits = np.arange(VOCABULARY, dtype=np.float32)
     assert [sampler.pick("auto", logits)[0] for _ in range(3)] == [2, 11, 11]
@@ -137,7 +138,7 @@ def test_there_is_no_bias_inside_reasoning_where_marks_are_given(opened: Opened)
     ):
         assert picked(marked, tokens, flat) == expected
     assert picked(EngramBias(((table, 1.0),), 1.0), [OPEN, 1], flat) == 2
-    running = make_sampler(GREEDY, TokenRules(engram=marked))
+    running = make_sampler(GREEDY, TokenRules(extensions=(marked,)))
     running.observe_prompt(np.array([OPEN, 1], np.int32))
     row = np.zeros(VOCABULARY, np.float32)
     assert running.pick("auto", row)[0] == 0
@@ -169,7 +170,7 @@ def test_logprobs_are_those_of_the_raw_logits(opened: Opened) -> None:
     params = SamplingParams(temperature=0, seed=0, logprobs=3)
     logits = np.arange(VOCABULARY, dtype=np.float32)
     plain = make_sampler(params).pick("auto", logits)
-    sampler = make_sampler(params, TokenRules(engram=bias))
+    sampler = make_sampler(params, TokenRules(extensions=(bias,)))
     sampler.observe_prompt(np.array([1], np.int32))
     token, logprob, top = sampler.pick("auto", logits)
     assert token == 2

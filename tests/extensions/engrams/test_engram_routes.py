@@ -13,6 +13,7 @@ from fake_executor import VOCABULARY, FakeExecutor
 from fake_model import FakeTokenizer, fake_model
 from heddle import Engine, EngineConfig, Registry, RegistryConfig
 from heddle.config import ServerConfig
+from heddle.extensions.engrams.bias import EngramBias
 from heddle.extensions.engrams.format import vocabulary_fingerprint
 from live_server import live_server
 from patience import PATIENCE
@@ -149,7 +150,7 @@ def test_requests_of_every_api_name_tables(path: str, body: Any, server: Server)
     many = [{"name": "docs", "weight": 2}]
     answer = server.post(path, **body, engram=many, engram_alpha=0.5, engram_form="literal")
     assert answer.status_code == 200, answer.text
-    bias = server.executor.slots[0].rules.engram
+    bias = server.executor.slots[0].rules.of(EngramBias)
     assert bias is not None
     assert ([weight for _, weight in bias.tables], bias.alpha, bias.literal) == ([2.0], 0.5, True)
     unknown = server.post(path, **body, engram="dogs")

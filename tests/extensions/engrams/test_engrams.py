@@ -21,6 +21,7 @@ from heddle.errors import (
     ForbiddenError,
     InvalidRequestError,
 )
+from heddle.extensions.engrams.bias import EngramBias
 from heddle.extensions.engrams.format import vocabulary_fingerprint
 from heddle.extensions.engrams.library import library_of, tables_of
 from heddle.sampling_params import SamplingParams
@@ -30,7 +31,6 @@ from talking_model import LetterTokenizer
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from heddle.step import EngramBias
 
 FINGERPRINT = vocabulary_fingerprint(FakeTokenizer().vocabulary_entries())
 AFTER_B = {(2,): {3: 3, 4: 1}}
@@ -51,7 +51,7 @@ def bias_of(engine: Engine, **asked: Any) -> EngramBias | None:
     executor = engine.model.executor
     assert isinstance(executor, FakeExecutor)
     engine.complete("ab", SamplingParams.by_name(seed=1, max_tokens=1, **asked))
-    return executor.slots[0].rules.engram
+    return executor.slots[0].rules.of(EngramBias)
 
 
 def test_a_request_names_its_tables(table: Path) -> None:
@@ -128,10 +128,10 @@ def test_a_missing_or_damaged_file_is_an_error_that_names_it(tmp_path: Path, tab
 def test_a_running_request_keeps_the_table_that_it_began_with(tmp_path: Path, table: Path) -> None:
     with start(f"docs={table}") as engine:
         library = tables_of(engine).library
-        before = engine.engrams.bias(SamplingParams.by_name(engram="docs"))
+        before = tables_of(engine).bias(SamplingParams.by_name(engram="docs"))
         changed = write_version_2(tmp_path / "b.engr", {(2,): {9: 1}}, VOCABULARY, FINGERPRINT)
         library.load("docs", changed)
-        after = engine.engrams.bias(SamplingParams.by_name(engram="docs"))
+        after = tables_of(engine).bias(SamplingParams.by_name(engram="docs"))
         library.unload("docs")
         changed.unlink()
         assert before is not None
@@ -149,11 +149,11 @@ def test_marks_of_reasoning_are_tokens_of_the_model(table: Path) -> None:
     model = replace(fake_model(FakeExecutor()), tokenizer=tokenizer, template=template)
     with start(f"docs={table}", model=model) as engine:
         outside = SamplingParams.by_name(engram="docs", engram_in_reasoning=False)
-        bias = engine.engrams.bias(outside)
+        bias = tables_of(engine).bias(outside)
         assert bias is not None
         opening, closing = tokenizer.encode("[THINK]"), tokenizer.encode("[/THINK]")
         assert (bias.opening, bias.closing) == (tuple(opening), tuple(closing))
-        everywhere = engine.engrams.bias(SamplingParams.by_name(engram="docs"))
+        everywhere = tables_of(engine).bias(SamplingParams.by_name(engram="docs"))
         assert everywhere is not None
         assert everywhere.opening == ()
 
@@ -165,7 +165,7 @@ def test_a_driven_sequence_uses_them_too(table: Path) -> None:
         sequence.sample_next()
         executor = engine.model.executor
         assert isinstance(executor, FakeExecutor)
-        assert executor.slots[0].rules.engram is not None
+        assert executor.slots[0].rules.of(EngramBias) is not None
 
 
 def test_the_library_takes_tables_by_settings(table: Path) -> None:
@@ -187,7 +187,7 @@ def test_models_of_a_registry_share_tables(loads: Loads, table: Path, tmp_path: 
         one, two = registry.load("one"), registry.load("two")
         registry.check_engrams()
         params = SamplingParams.by_name(engram="docs")
-        first, second = one.engrams.bias(params), two.engrams.bias(params)
+        first, second = tables_of(one).bias(params), tables_of(two).bias(params)
         assert first is not None
         assert second is not None
         assert first.tables[0][0] is second.tables[0][0]
@@ -204,7 +204,7 @@ def test_a_registry_refuses_what_fits_no_model(loads: Loads, tmp_path: Path) -> 
         with pytest.raises(ConfigError, match="for another vocabulary"):
             registry.check_engrams()
         with pytest.raises(InvalidRequestError, match="for another vocabulary"):
-            registry.engine("one").engrams.bias(SamplingParams.by_name(engram="x"))
+            tables_of(registry.engine("one")).bias(SamplingParams.by_name(engram="x"))
         with pytest.raises(ConfigError, match="for another vocabulary"):
             registry.load_engram("y", "x.engr")
         assert library_of(registry).names == ("x",)

@@ -23,6 +23,7 @@ from engram_writer import write_version_2
 from heddle.embedding import EmbeddingParams
 from heddle.errors import EngineFailedError, GrammarError, StepMemoryError
 from heddle.executors.cpu import mask_threads
+from heddle.extensions.engrams.bias import EngramBias
 from heddle.extensions.engrams.library import EngramLibrary
 from heddle.extensions.processes.load import load_in_process
 from heddle.extensions.processes.rules import Rules, RulesReader, RulesWriter
@@ -31,7 +32,6 @@ from heddle.step import (
     Binding,
     Chunk,
     Deferred,
-    EngramBias,
     Failed,
     Pool,
     Scoring,
@@ -126,8 +126,8 @@ def every_rule(folder: Path) -> list[tuple[SamplingParams, TokenRules]]:
     return [
         (params, TokenRules(grammar=Alternating())),
         (params, TokenRules(grammar=Alternating(2))),
-        (params, TokenRules(engram=engram)),
-        (dry, TokenRules(breakers=breakers, engram=engram)),
+        (params, TokenRules(extensions=(engram,))),
+        (dry, TokenRules(breakers=breakers, extensions=(engram,))),
         (dry, TokenRules(breakers=breakers, bad_sequences=((4, 5),), forbidden=(7,))),
         (replace(params, samplers=(Stage.INFILL,)), TokenRules(pieces=pieces)),
         (replace(params, mirostat=2), TokenRules(pieces=pieces, end_tokens=(2,))),
@@ -218,7 +218,7 @@ def test_a_table_that_was_replaced_fails_its_sequence_only(device: str, tmp_path
     opened = table(tmp_path)
     write_version_2(tmp_path / "new", {(1,): {2: 1}}, 32, bytes(32)).replace(opened.path)
     engram = EngramBias(((opened.table, 1.0),), alpha=1.0)
-    (failed,) = execute(executor, plan_of(TokenRules(engram=engram))).sampled
+    (failed,) = execute(executor, plan_of(TokenRules(extensions=(engram,)))).sampled
     assert "docs.engr changed after it was loaded" in failed.error.message
     (sampled,) = execute(executor, plan_of(TokenRules())).sampled
     assert sampled.token >= 0

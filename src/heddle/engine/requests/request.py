@@ -254,7 +254,7 @@ def rules_of(model: LoadedModel, params: SamplingParams, engrams: ModelEngrams) 
     """
     rules = token_rules(params, model.tokenizer)
     if params.extensions:
-        rules = replace(rules, engram=engrams.bias(params))
+        rules = replace(rules, extensions=engrams.rules(params))
     if params.logits_processors:
         rules = replace(rules, processors=processors_of(params, model.tokenizer))
     if params.grammar is None:

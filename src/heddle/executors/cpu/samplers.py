@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from heddle.errors import HeddleError
     from heddle.sampling_params import SamplingParams
-    from heddle.step import Binding, Chunk, EngramBias, TokenPieces, TokenRules, TokenSequences
+    from heddle.step import Binding, Chunk, TokenPieces, TokenRules, TokenSequences
 
     Row = npt.NDArray[np.float32]
 
@@ -63,8 +63,8 @@ def make_sampler(params: SamplingParams, rules: TokenRules = NO_RULES) -> _nativ
         native.dry_breakers = _breakers(rules.breakers)
     if rules.pieces is not None:
         native.pieces = _pieces(rules.pieces)
-    if rules.engram is not None:
-        _add_engram(native, rules.engram)
+    for rule in rules.extensions:
+        rule.apply_to(native)
     native.seed = params.seed % 2**64
     native.logprobs = -1 if params.logprobs is None else params.logprobs
     native.reports_chain = params.post_sampling_probs
@@ -83,23 +83,6 @@ def pick_failure(
     if token == _NOTHING_LEFT:
         return nothing_allowed(chunk, right)
     return non_finite(chunk, right, row())
-
-
-def native_tables(bias: EngramBias) -> list[tuple[_native.Engram, float]]:
-    """The tables of a bias, and their weights.
-
-    Raises:
-        TypeError: a table is not open in this process.
-    """
-    for table, _ in bias.tables:
-        if not isinstance(table, _native.Engram):
-            raise TypeError(repr(table))
-    return [(table, weight) for table, weight in bias.tables if isinstance(table, _native.Engram)]
-
-
-def _add_engram(native: _native.SamplerParams, bias: EngramBias) -> None:
-    tables = native_tables(bias)
-    native.set_engram(tables, bias.alpha, bias.literal, bias.opening, bias.closing)
 
 
 @lru_cache(maxsize=2)

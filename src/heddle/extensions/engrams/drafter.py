@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from heddle.extensions.engrams.bias import EngramBias
 from heddle.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as Many
 
     from heddle.scheduler.sequence import Sequence
-    from heddle.step import EngramBias
 
 _LONGEST = 16
 """Most tokens of an n-gram in a table."""
@@ -62,4 +62,5 @@ class EngramDrafter:
 def drafter(sequence: Sequence) -> EngramDrafter | None:
     """A drafter if the sequence's request names tables, else None."""
     assert isinstance(sequence.params, SamplingParams), "an embedding has no output"
-    return None if sequence.rules.engram is None else EngramDrafter(sequence.rules.engram)
+    bias = sequence.rules.of(EngramBias)
+    return None if bias is None else EngramDrafter(bias)

@@ -21,10 +21,10 @@ from heddle.errors import (
     EngramNotFoundError,
     InvalidRequestError,
 )
+from heddle.extensions.engrams.bias import EngramBias
 from heddle.extensions.engrams.parameters import EngramForm, EngramParams
 from heddle.extensions.engrams.settings import EngramSettings
 from heddle.folders import user_path
-from heddle.step import EngramBias
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -261,6 +261,11 @@ class ModelEngrams:
         opening, closing = ((), ()) if asked.engram_in_reasoning else self._marks
         literal = asked.engram_form is EngramForm.LITERAL
         return EngramBias(tables, alpha, literal, opening, closing)
+
+    def rules(self, params: SamplingParams) -> tuple[EngramBias, ...]:
+        """See :class:`heddle.engine.engrams.ModelEngrams`."""
+        bias = self.bias(params)
+        return () if bias is None else (bias,)
 
     @cached_property
     def _marks(self) -> tuple[tuple[int, ...], tuple[int, ...]]:

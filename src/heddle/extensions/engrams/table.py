@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from heddle._native import Engram
-from heddle.step import EngramFile
+from heddle.extensions.engrams.bias import EngramFile
 
 if TYPE_CHECKING:
     from pathlib import Path

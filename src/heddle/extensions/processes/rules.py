@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from heddle import _native
+from heddle.extensions.engrams.bias import EngramBias, EngramFile
 from heddle.extensions.processes.children.messages import Part
-from heddle.step import EngramBias, EngramFile, TokenPieces, TokenRules, TokenSequences
+from heddle.step import TokenPieces, TokenRules, TokenSequences
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -99,6 +100,7 @@ class RulesWriter:
 
     def write(self, rules: TokenRules) -> Rules:
         """The rules as a part of a message."""
+        bias = rules.of(EngramBias)
         return Rules(
             rules.end_tokens,
             rules.bad_sequences,
@@ -106,7 +108,7 @@ class RulesWriter:
             rules.forbidden,
             rules.edits_logits,
             None if rules.pieces is None else self._shared(rules.pieces, rules.pieces),
-            None if rules.engram is None else self._bias(rules.engram),
+            None if bias is None else self._bias(bias),
         )
 
     def _bias(self, bias: EngramBias) -> Bias:
@@ -143,7 +145,7 @@ class RulesReader:
             rules.forbidden,
             EditedElsewhere() if rules.edits_logits else None,
             None if rules.pieces is None else self._object(rules.pieces, rules.pieces.value),
-            None if rules.engram is None else self._bias(rules.engram),
+            () if rules.engram is None else (self._bias(rules.engram),),
         )
 
     def _bias(self, bias: Bias) -> EngramBias:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from heddle.step import EngramBias
+    from heddle.extensions.engrams.bias import EngramBias
 
 _EPSILON = 1e-10
 

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from heddle.extensions.engrams.bias import EngramBias
 from heddle.extensions.reference.engram_bias import engram_bias
 from heddle.extensions.reference.philox import uniform
 from heddle.extensions.reference.repetition import forbidden, latest, repetition_lengths
@@ -373,7 +374,7 @@ def _before_mirostat(logits: NDArray[np.float32], params: SamplingParams, past: 
     for token, bias in params.logit_bias.items():
         if math.isfinite(bias):  # the rules exclude the others
             scores[token] += bias
-    for token, bias in engram_bias(past.rules.engram, [*past.prompt, *past.output]).items():
+    for token, bias in engram_bias(past.rules.of(EngramBias), [*past.prompt, *past.output]).items():
         if token < len(scores):
             scores[token] += bias
     added = np.frombuffer(past.edit.bias, np.float32)[: len(scores)]

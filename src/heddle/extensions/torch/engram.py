@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from heddle.executors.cpu.samplers import native_tables
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from heddle.extensions.engrams.bias import EngramBias
     from heddle.extensions.torch.sampled_row import Biases
-    from heddle.step import EngramBias
 
 _EPSILON = 1e-10
 
@@ -28,7 +26,7 @@ class EngramHistory:
 
     def __init__(self, bias: EngramBias, tokens: Sequence[int]) -> None:
         self._bias = bias
-        self._tables = native_tables(bias)
+        self._tables = bias.native_tables()
         self._longest = max(table.orders[1] for table, _ in self._tables)
         self._reasons = [False]  # after each number of tokens
         if bias.opening:

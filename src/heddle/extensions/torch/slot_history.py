@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from heddle.extensions.engrams.bias import EngramBias
 from heddle.extensions.torch.batch_rows import numbers_of
 from heddle.extensions.torch.chain import chain_of
 from heddle.extensions.torch.engram import EngramHistory
@@ -57,7 +58,7 @@ class SlotHistory:
         self._repetitions = None
         if Stage.DRY in self._chain:
             self._repetitions = Repetitions(params, binding.rules.breakers, self._tokens)
-        engram = binding.rules.engram
+        engram = binding.rules.of(EngramBias)
         self._engram = None if engram is None else EngramHistory(engram, self._tokens)
 
     def rows(

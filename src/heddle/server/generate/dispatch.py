@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from heddle.server.generate.request import GenerationRequest
     from heddle.server.generate.service import Served, Service
     from heddle.server.generate.writer import AnswerWriter
-    from heddle.step import LogitsProcessor, TokenGrammar, TokenRules
+    from heddle.step import LogitsProcessor, SamplerRule, TokenGrammar, TokenRules
 
 
 _BLAME_SECONDS = 1.0
@@ -167,13 +167,13 @@ class Dispatcher:
                 grammar = await bodies.compile(http_request, compiled)
         if request.thinking is not None:
             grammar = request.thinking.bound(grammar)
-        bias = None
+        brought: tuple[SamplerRule, ...] = ()
         if params.extensions:  # in a thread: the first one computes the vocabulary's fingerprint
-            bias = await to_thread(engine.engrams.bias, params)
+            brought = await to_thread(engine.engrams.rules, params)
         processors: tuple[LogitsProcessor, ...] = ()
         if params.logits_processors:
             processors = await bodies.work(http_request, partial(processors_of, params, tokenizer))
-        return replace(rules, grammar=grammar, engram=bias, processors=processors)
+        return replace(rules, grammar=grammar, extensions=brought, processors=processors)
 
 
 def _choices(request: GenerationRequest) -> list[tuple[Sequence[int], SamplingParams]]:
