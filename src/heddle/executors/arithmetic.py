@@ -34,6 +34,7 @@ MODEL_SOURCES = (
     "weights/generation.py",
     "weights/grids.py",
     "weights/heads.py",
+    "weights/hyperparameters.py",
     "weights/quants.py",
     "weights/tensor_names.py",
     "weights/tensor_types.py",
