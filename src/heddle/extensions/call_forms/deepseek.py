@@ -21,6 +21,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from heddle.extensions.call_forms.histories import with_texts
 from heddle.extensions.call_forms.sectioned import Sectioned
 from heddle.text.parsing.characters import END
 
@@ -54,13 +55,7 @@ class DeepSeek(Sectioned):
     marks: ClassVar = (section, section_end, call, arguments, call_end)
 
     def history(self, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-        """The messages with arguments as text, which the templates join to other text."""
-        return [
-            {**message, "tool_calls": [_with_text(call) for call in message["tool_calls"]]}
-            if message.get("tool_calls")
-            else message
-            for message in messages
-        ]
+        return with_texts(messages)
 
     def _name(self, source: AnswerReader, header: str) -> Steps[str]:
         char = yield from source.after_space()
@@ -91,11 +86,3 @@ def form_of(template: str) -> CallForm | None:
     """The form, if `template` writes it."""
     shown = DeepSeek.section in template and DeepSeek.arguments in template
     return DeepSeek(_FENCE in template) if shown else None
-
-
-def _with_text(call: Mapping[str, Any]) -> Mapping[str, Any]:
-    function = call["function"]
-    if isinstance(function["arguments"], str):
-        return call
-    arguments = json.dumps(function["arguments"], ensure_ascii=False)
-    return {**call, "function": {**function, "arguments": arguments}}

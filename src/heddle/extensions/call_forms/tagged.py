@@ -15,6 +15,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from heddle.extensions.call_forms.histories import with_objects
 from heddle.extensions.call_forms.types import STRING, json_of, resolved, types_of
 from heddle.text.chat.call_forms import CallForm
 from heddle.text.constrained.lark_regex import lark_regex
@@ -59,16 +60,7 @@ class Tagged(CallForm):
         return type(self)(schemas)
 
     def history(self, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-        """The messages, with arguments as objects: templates of this kind write member by member.
-
-        A call whose arguments are no object has them as a text under the name `arguments`.
-        """
-        return [
-            {**message, "tool_calls": [_with_object(call) for call in message["tool_calls"]]}
-            if message.get("tool_calls")
-            else message
-            for message in messages
-        ]
+        return with_objects(messages)
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -313,10 +305,3 @@ def comes_next(source: AnswerReader, texts: Collection[str]) -> Steps[bool]:
         if begun and not any(text.startswith(begun) for text in texts):
             source.put_back(read)
             return False
-
-
-def _with_object(call: Mapping[str, Any]) -> Mapping[str, Any]:
-    function = call["function"]
-    if isinstance(function["arguments"], dict):
-        return call
-    return {**call, "function": {**function, "arguments": {"arguments": function["arguments"]}}}

@@ -1,0 +1,42 @@
+"""Earlier calls, in the shape that a form's templates take."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    Json = Mapping[str, Any]
+
+
+def with_objects(messages: Sequence[Json]) -> list[Json]:
+    """The messages, with arguments as objects, for templates that write member by member.
+
+    A call whose arguments are no object has them as a text under the name `arguments`.
+    """
+    return _with_arguments(
+        messages, lambda given: given if isinstance(given, dict) else {"arguments": given}
+    )
+
+
+def with_texts(messages: Sequence[Json]) -> list[Json]:
+    """The messages, with arguments as JSON, for templates that join them to other text."""
+    return _with_arguments(
+        messages,
+        lambda given: given if isinstance(given, str) else json.dumps(given, ensure_ascii=False),
+    )
+
+
+def _with_arguments(messages: Sequence[Json], change: Callable[[Any], Any]) -> list[Json]:
+    def changed(call: Json) -> Json:
+        function = call["function"]
+        return {**call, "function": {**function, "arguments": change(function["arguments"])}}
+
+    return [
+        {**message, "tool_calls": [changed(call) for call in message["tool_calls"]]}
+        if message.get("tool_calls")
+        else message
+        for message in messages
+    ]

@@ -1,0 +1,46 @@
+"""Which form a template shows. What two forms share decides nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from heddle.extensions.call_forms.deepseek import DeepSeek
+from heddle.extensions.call_forms.glm import Glm
+from heddle.extensions.call_forms.json_list import Granite, Nemotron, ToolCalls
+from heddle.extensions.call_forms.kimi import Kimi
+from heddle.extensions.call_forms.minimax import MiniMax
+from heddle.extensions.call_forms.seed_oss import SeedOss
+from heddle.extensions.call_forms.xml_function import XmlFunction
+from heddle.text.chat.call_forms import HERMES
+from heddle.text.chat.template import ChatTemplate
+
+XML = "<function=f><parameter=k>v</parameter></function>"
+GLM = "<tool_call>f<arg_key>k</arg_key><arg_value>v</arg_value></tool_call>"
+DEEPSEEK = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>"
+
+
+@pytest.mark.parametrize(
+    ("shown", "form"),
+    [
+        (f"<tool_call>{XML}</tool_call>", XmlFunction()),
+        (f"<seed:tool_call>{XML}</seed:tool_call>", SeedOss()),
+        ('<minimax:tool_call><invoke name="f"><parameter name="k">v', MiniMax()),
+        (GLM, Glm()),
+        (GLM.replace("<tool_call>f", "<tool_call>f<tool_sep>"), None),
+        ("<|tool_calls_section_begin|><|tool_call_argument_begin|>", Kimi()),
+        (DEEPSEEK, DeepSeek()),
+        (DEEPSEEK + "```json", DeepSeek(fences=True)),
+        ("<TOOLCALL>[", Nemotron()),
+        ("in <tool_call></tool_call> tags: <tool_calls>[", ToolCalls()),
+        ("<tool_calls>", None),
+        ("<|tool_call|>", Granite()),
+        ("<|tool_call|>[]<|/tool_call|>", None),
+        (XML, None),
+        ("tools", None),
+    ],
+)
+def test_a_template_shows_its_form(shown: str, form: object) -> None:
+    dialect = ChatTemplate("{{ tools }}{{ messages }}" + shown, "", "").dialect
+    assert (dialect.form, dialect.knows_tools) == (form or HERMES, form is not None)
+    without = ChatTemplate("{{ messages }}" + shown, "", "").dialect
+    assert (without.form, without.knows_tools) == (HERMES, False)
