@@ -144,7 +144,7 @@ def main() -> None:
         for place, (name, form) in enumerate(FORMS.items()):
             path = Path(folder, f"{place}.engr")
             build(path, texts, tokenizer, vocabulary, form, Silent())
-            engine.engrams.library.load(f"table-{place}", path)
+            tables_of(engine).library.load(f"table-{place}", path)
             print(name)
             report(engine, f"table-{place}", widest(path), options.rounds)
 

@@ -51,7 +51,7 @@ def test_directions_inside_of_the_server(
         ("engine/engine.py", "heddle.doors", False),
         ("extensions/torch/load.py", "heddle.extensions.torch.parallel", False),
         ("extensions/torch/load.py", "heddle.extensions.processes.load", False),
-        ("extensions/torch/load.py", "heddle.extensions.engrams.reader", True),
+        ("extensions/torch/load.py", "heddle.extensions.drafters.head", True),
         ("extensions/ollama/models.py", "heddle.hosting.registry", False),
         ("extensions/__init__.py", "heddle.extensions.ollama", True),
         ("scheduler/queue.py", "numpy", True),

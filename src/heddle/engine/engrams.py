@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from heddle.doors import extensions, refer
-from heddle.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from heddle.config import EngineConfig
     from heddle.loading.loaded_model import LoadedModel
@@ -41,15 +39,6 @@ class EngramLibrary(Protocol):
         """The tables as requests to `model` may name them."""
         ...
 
-    def load(self, name: str, path: Path, models: Sequence[ModelEngrams] | None = None) -> object:
-        """Open the table at `path` under `name`. It replaces a table of that name.
-
-        Raises:
-            ConfigError: the name is none, or the table fits none of the models.
-            EngramError, EngramFileError: the file cannot be read, or is damaged.
-        """
-        ...
-
     def check(self, models: Sequence[ModelEngrams]) -> None:
         """Check that each table fits one of these models.
 
@@ -73,9 +62,6 @@ def open_engrams(config: EngineConfig) -> EngramLibrary:
     return _NoEngrams()
 
 
-_MISSING = "no extension is installed that opens engram tables; leave `engram` out"
-
-
 class _NoEngrams:
     """The library, and the tables of each model, where no extension opens any."""
 
@@ -88,9 +74,6 @@ class _NoEngrams:
 
     def rules(self, params: SamplingParams) -> tuple[SamplerRule, ...]:
         return ()
-
-    def load(self, name: str, path: Path, models: Sequence[ModelEngrams] | None = None) -> object:
-        raise ConfigError(_MISSING, param="engram")
 
     def check(self, models: Sequence[ModelEngrams]) -> None:
         """Nothing to do: there are no tables."""

@@ -51,6 +51,7 @@ class Registry(Closing):
         config: settings of the registry.
         engine_config: settings of models that are loaded without settings of their own.
         engrams: the engram tables that requests may name, shared by all models.
+        allowed: the models that requests may load.
     """
 
     def __init__(
@@ -73,16 +74,14 @@ class Registry(Closing):
         self.config = config
         self.engrams = open_engrams(engine) if engrams is None else engrams
         self.engine_config = engine
-        self._allowed = AllowedModels(
-            folder=models_folder(config.models_dir), hub=config.hub_models
-        )
+        self.allowed = AllowedModels(folder=models_folder(config.models_dir), hub=config.hub_models)
         self._entries = Entries(engine, config.keep_alive)
         self._unloads = Unloads(self._entries, config.unload_seconds)
         self._keeper = Keeper(self._entries, self._unloads)
         self._loads = Loads(
             self._entries, self._unloads, self._keeper, config, self.engrams, progress
         )
-        for name, path in self._allowed.in_folder():
+        for name, path in self.allowed.in_folder():
             self._entries.by_name[name] = Entry(
                 name, str(path), engine, known=True, found=True, keep_alive=config.keep_alive
             )
@@ -193,16 +192,6 @@ class Registry(Closing):
 
     # --- engram tables ---------------------------------------------------------------------------
 
-    def load_engram(self, name: str, path: str) -> object:
-        """Open an engram table that a client names. It replaces a table of that name.
-
-        Raises:
-            ForbiddenError, EngramNotFoundError: see `AllowedModels.engram_at`.
-            HeddleError: the table is refused; see `EngramLibrary.load`.
-        """
-        found = self._allowed.engram_at(path)
-        return self.engrams.load(name, found, [one.engrams for one in self.engines.values()])
-
     def check_engrams(self) -> None:
         """Check that each engram table fits a loaded model, once all known models are loaded.
 
@@ -279,7 +268,7 @@ class Registry(Closing):
         """
         source = str(model)
         if confined and source not in self:
-            source = self._allowed.source_of(source)
+            source = self.allowed.source_of(source)
         with self._entries.lock:
             wanted = self._entries.new(source, name, config, keep_alive)
             entry = self._entries.by_name.get(wanted.name)
@@ -315,7 +304,7 @@ class Registry(Closing):
         """
         with self._entries.lock:
             entry = self._entries.by_name.get(model)
-        return self._allowed.source_of(model) if entry is None else entry.source
+        return self.allowed.source_of(model) if entry is None else entry.source
 
     def forget(self, name: str) -> None:
         """Know a model no longer, whose files are gone. It must not be loaded."""

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from heddle.config import MAX_MODEL_NAME
 from heddle.errors import (
     ConfigError,
-    EngramNotFoundError,
     ForbiddenError,
     InvalidRequestError,
     ModelNotFoundError,
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 _SUFFIX = ".gguf"
-_ENGRAM = ".engr"
 _CONFIG = "config.json"
 _MOST_ENTRIES = 10_000
 """Most files and folders in a model's folder. The check of links looks at all of them."""
@@ -83,37 +81,6 @@ class AllowedModels:
             return str(path)
         return self._hub_name(model)
 
-    def engram_at(self, path: str) -> Path:
-        """The engram table that `path` means: a file `*.engr` below `folder`.
-
-        Raises:
-            ForbiddenError: requests may not name it.
-            EngramNotFoundError: requests may name it, but there is no such file.
-        """
-        place = PurePosixPath(path)
-        if self.folder is None:
-            raise ForbiddenError(
-                "requests may load no engram; set --models-dir to the folder with the tables, or"
-                " start with --engram NAME=PATH",
-                param="path",
-            )
-        if place.is_absolute() and place.is_relative_to(self.folder):
-            place = place.relative_to(self.folder)
-        found = self.folder / place
-        leaves = place.is_absolute() or ".." in place.parts or not path.isprintable()
-        if leaves or place.suffix != _ENGRAM or not _is_inside(found, self.folder):
-            raise ForbiddenError(
-                f"engram {path[:80]!r} is no {_ENGRAM} file of the models' folder; send a path"
-                " relative to --models-dir",
-                param="path",
-            )
-        if not os.path.isfile(found):  # noqa: PTH113 - Path.is_file raises for a long name
-            raise EngramNotFoundError(
-                f"there is no engram {path[:80]!r} in the models' folder; send the path of a file",
-                param="path",
-            )
-        return found
-
     def in_folder(self) -> Iterator[tuple[str, Path]]:
         """Name and path of each model in the folder itself, in order. A link out of it is none."""
         if self.folder is None:
@@ -151,7 +118,7 @@ class AllowedModels:
         for count, file in enumerate(_files(path)):
             if count > _MOST_ENTRIES:
                 raise self._forbidden(model, f"has more than {_MOST_ENTRIES:,} files")
-            if not _is_inside(file, self.folder):
+            if not is_inside(file, self.folder):
                 link = file.relative_to(self.folder)
                 raise self._forbidden(model, f"has a link out of the models' folder: {str(link)!r}")
 
@@ -207,7 +174,7 @@ def _is_model(path: Path) -> bool:
         return False
 
 
-def _is_inside(file: Path, folder: Path) -> bool:
+def is_inside(file: Path, folder: Path) -> bool:
     """Whether `file` is in the folder, after all symbolic links are followed."""
     try:
         return file.resolve().is_relative_to(folder.resolve())

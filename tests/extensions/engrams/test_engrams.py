@@ -23,7 +23,7 @@ from heddle.errors import (
 )
 from heddle.extensions.engrams.bias import EngramBias
 from heddle.extensions.engrams.format import vocabulary_fingerprint
-from heddle.extensions.engrams.library import library_of, tables_of
+from heddle.extensions.engrams.library import library_of, load_for_client, tables_of
 from heddle.sampling_params import SamplingParams
 from heddle.text.chat.template import ChatTemplate
 from talking_model import LetterTokenizer
@@ -191,7 +191,7 @@ def test_models_of_a_registry_share_tables(loads: Loads, table: Path, tmp_path: 
         assert first is not None
         assert second is not None
         assert first.tables[0][0] is second.tables[0][0]
-        registry.load_engram("again", table.name)
+        load_for_client(registry, "again", table.name)
         assert library_of(registry).tables[-1].path == table
         assert library_of(registry).names == ("docs", "again")
 
@@ -206,7 +206,7 @@ def test_a_registry_refuses_what_fits_no_model(loads: Loads, tmp_path: Path) -> 
         with pytest.raises(InvalidRequestError, match="for another vocabulary"):
             tables_of(registry.engine("one")).bias(SamplingParams.by_name(engram="x"))
         with pytest.raises(ConfigError, match="for another vocabulary"):
-            registry.load_engram("y", "x.engr")
+            load_for_client(registry, "y", "x.engr")
         assert library_of(registry).names == ("x",)
 
 
@@ -232,6 +232,6 @@ def test_a_client_names_tables_of_the_models_folder_only(
     with Registry(RegistryConfig(models_dir=str(inside))) as registry:
         registry.load("one")
         with pytest.raises(error):
-            registry.load_engram("x", path)
+            load_for_client(registry, "x", path)
     with Registry(RegistryConfig()) as registry, pytest.raises(ForbiddenError, match="models-dir"):
-        registry.load_engram("x", "x.engr")
+        load_for_client(registry, "x", "x.engr")

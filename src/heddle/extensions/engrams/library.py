@@ -11,6 +11,7 @@ import re
 import threading
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Protocol, cast
 
 from heddle.closing import open_file
@@ -19,12 +20,14 @@ from heddle.errors import (
     EngramError,
     EngramFileError,
     EngramNotFoundError,
+    ForbiddenError,
     InvalidRequestError,
 )
 from heddle.extensions.engrams.bias import EngramBias
 from heddle.extensions.engrams.parameters import EngramForm, EngramParams
 from heddle.extensions.engrams.settings import EngramSettings
 from heddle.folders import user_path
+from heddle.weights.confine import is_inside
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
     from heddle.loading.loaded_model import LoadedModel
     from heddle.sampling_params import SamplingParams
 
+_SUFFIX = ".engr"
 _NAME = re.compile(r"(?!\.)[A-Za-z0-9_.-]{1,64}")
 
 _LARGEST_VOCABULARY = 2**20
@@ -286,9 +290,48 @@ def library_of(registry: Registry) -> EngramLibrary:
     return cast("EngramLibrary", registry.engrams)
 
 
+def load_for_client(registry: Registry, name: str, path: str) -> OpenEngram:
+    """Open a table that a client names. It replaces a table of that name.
+
+    Raises:
+        ForbiddenError: requests may not name the file.
+        EngramNotFoundError: requests may name it, but there is no such file.
+        HeddleError: the table is refused; see `EngramLibrary.load`.
+    """
+    found = _in_folder(path, registry.allowed.folder)
+    return library_of(registry).load(name, found, [*map(tables_of, registry.engines.values())])
+
+
 def tables_of(engine: Engine) -> ModelEngrams:
     """The tables of an engine, with all that this extension can do with them."""
     return cast("ModelEngrams", engine.engrams)
+
+
+def _in_folder(path: str, folder: Path | None) -> Path:
+    """The table that a client's `path` means: a file `*.engr` below the models' folder."""
+    place = PurePosixPath(path)
+    if folder is None:
+        raise ForbiddenError(
+            "requests may load no engram; set --models-dir to the folder with the tables, or"
+            " start with --engram NAME=PATH",
+            param="path",
+        )
+    if place.is_absolute() and place.is_relative_to(folder):
+        place = place.relative_to(folder)
+    found = folder / place
+    leaves = place.is_absolute() or ".." in place.parts or not path.isprintable()
+    if leaves or place.suffix != _SUFFIX or not is_inside(found, folder):
+        raise ForbiddenError(
+            f"engram {path[:80]!r} is no {_SUFFIX} file of the models' folder; send a path"
+            " relative to --models-dir",
+            param="path",
+        )
+    if not os.path.isfile(found):  # noqa: PTH113 - Path.is_file raises for a long name
+        raise EngramNotFoundError(
+            f"there is no engram {path[:80]!r} in the models' folder; send the path of a file",
+            param="path",
+        )
+    return found
 
 
 def _unknown(name: str, known: Iterable[str]) -> str:

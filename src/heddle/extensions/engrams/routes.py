@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 from starlette.responses import Response  # noqa: TC002  FastAPI reads annotations of routes
 
-from heddle.extensions.engrams.library import library_of, tables_of
+from heddle.extensions.engrams.library import library_of, load_for_client, tables_of
 from heddle.server.generate.api import Api
 from heddle.server.http.access import ADMIN
 from heddle.server.http.encoding import json_response
@@ -97,8 +97,8 @@ def _routes(service: Service, _dispatcher: Dispatcher) -> list[APIRouter]:
     async def load(request: Request) -> Response:
         """Load a table, or load it again under its name. Running requests keep the old one."""
         body = await service.bodies.take(request, LoadEngram, lambda body: body)
-        opened = await asyncio.to_thread(registry.load_engram, body.name, body.path)
-        report = await asyncio.to_thread(described, cast("OpenEngram", opened))
+        opened = await asyncio.to_thread(load_for_client, registry, body.name, body.path)
+        report = await asyncio.to_thread(described, opened)
         return json_response(report.model_dump())
 
     @router.post("/v1/engrams/unload", openapi_extra=takes(UnloadEngram), dependencies=[ADMIN])
