@@ -35,7 +35,7 @@ from heddle.extensions.engrams.library import tables_of
 from heddle.extensions.engrams.reader import Engram as Reader
 from heddle.extensions.engrams.texts import find_texts
 from heddle.sampling_params import SamplingParams
-from heddle.step import TokenRules
+from heddle.token_rules import TokenRules
 from heddle.weights.progress import Silent
 
 if TYPE_CHECKING:

@@ -21,7 +21,8 @@ from heddle.config import EngineConfig
 from heddle.executors.cpu.samplers import make_sampler
 from heddle.loading.load import load_model
 from heddle.sampling_params import SamplingParams
-from heddle.step import Binding, Chunk, StepPlan, TokenRules
+from heddle.step import Binding, Chunk, StepPlan
+from heddle.token_rules import TokenRules
 from heddle.weights.tensor_types import TensorType
 
 if TYPE_CHECKING:

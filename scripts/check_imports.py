@@ -32,6 +32,7 @@ OPEN = {
         "parameters",
     },
     *{
+        "executor",
         "folders",
         "grammars",
         "outputs",
@@ -43,6 +44,7 @@ OPEN = {
         "sizes",
         "state",
         "step",
+        "token_rules",
     },
 }
 """Files that every room may import."""
@@ -76,6 +78,7 @@ MAY_IMPORT = {
     "embedding": {"checks", "sampling_params"},
     "errors": set(),
     "extended": {"errors"},
+    "executor": {"roofline", "state", "step"},
     "folders": {"errors"},
     "grammars": {"errors"},
     "hub_place": {"config", "folders"},
@@ -87,7 +90,8 @@ MAY_IMPORT = {
     "settings": {"defaults", "errors", "parameters", "sizes"},
     "sizes": {"errors"},
     "state": set(),
-    "step": {"sampling_params", "outputs", "embedding", "_native"},
+    "step": {"sampling_params", "outputs", "embedding"},
+    "token_rules": {"_native"},
     "_native": set(),
 }
 

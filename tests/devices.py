@@ -14,7 +14,7 @@ from heddle.extensions.processes.load import load_in_process
 
 if TYPE_CHECKING:
     from heddle.config import EngineConfig
-    from heddle.step import Executor
+    from heddle.executor import Executor
     from heddle.weights.checkpoint import Checkpoint
 
 SAMPLING = "torch, sampling"

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from heddle.embedding import EmbeddingParams, Pooling
 from heddle.errors import GrammarError, NonFiniteLogitsError, StepAbandonedError
+from heddle.executor import DeviceMemory, ModelShape
 from heddle.executors.failures import sampler_failed
 from heddle.outputs import PromptLogprob
 from heddle.roofline import Limits, ModelWork
@@ -30,9 +31,7 @@ from heddle.step import (
     Binding,
     Chunk,
     Deferred,
-    DeviceMemory,
     Failed,
-    ModelShape,
     Pooled,
     Sampled,
     Scored,
@@ -47,8 +46,9 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from heddle.errors import HeddleError
+    from heddle.executor import Executor, LogitsSummary
     from heddle.state import WindowMemory
-    from heddle.step import Executor, GrammarState, LogitsSummary, TokenRules
+    from heddle.token_rules import GrammarState, TokenRules
 
 VOCABULARY = 32
 END = 0
@@ -171,7 +171,7 @@ def _copied(plan: StepPlan) -> StepPlan:
 
 @dataclass
 class FakeExecutor:
-    """Implements `heddle.step.Executor`.
+    """Implements `heddle.executor.Executor`.
 
     `before_submit` and `before_step` run in `submit` and `collect` with the step's number, from 0;
     a test raises there to inject a fault. Where `before_bind` raises, the sampler fails. No token

@@ -10,16 +10,16 @@ from fake_executor import END, SHAPE, VOCABULARY, FakeExecutor
 from heddle.embedding import Pooling
 from heddle.errors import InvalidRequestError, UnsupportedParameterError
 from heddle.loading.loaded_model import LoadedModel, ModelInfo
-from heddle.step import TokenPieces
 from heddle.text.chat.dialect import Dialect
 from heddle.text.constrained.grammar import GrammarCompiler
 from heddle.text.tokenizer.sequences import find_breakers, spell
+from heddle.token_rules import TokenPieces
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from heddle.grammars import Grammar
-    from heddle.step import TokenGrammar, TokenSequences
+    from heddle.token_rules import TokenGrammar, TokenSequences
 
 PIECES = [b"", *(bytes([letter]) for letter in b"abcdefghijklmnopqrstuvwxyz .-\n"), b"\xc3"]
 

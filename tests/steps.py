@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from heddle.step import Executor, StepPlan, StepResult
+    from heddle.executor import Executor
+    from heddle.step import StepPlan, StepResult
 
 
 def execute(executor: Executor, plan: StepPlan) -> StepResult:

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
     from fake_executor import Occupant
     from heddle.grammars import Grammar
-    from heddle.step import Chunk, Failed, TokenGrammar
+    from heddle.step import Chunk, Failed
+    from heddle.token_rules import TokenGrammar
 
 CONTROL = ("[TOOL_CALLS]", "[ARGS]", "<|python_tag|>", "[THINK]", "[/THINK]")
 """Control tokens, from id 128 on: text does not show them unless it is asked to."""

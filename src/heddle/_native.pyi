@@ -253,7 +253,7 @@ class Sampler:
     @property
     def logprobs(self) -> int: ...
     def edit(self, *edits: tuple[bytes, bytes]) -> None:
-        """From now on, edit the logits by a mask and a bias; see `heddle.step.LogitEdit`.
+        """From now on, edit the logits by a mask and a bias; see `heddle.token_rules.LogitEdit`.
 
         Edit i is for the pick after i guesses. A step picks after no more guesses than it has edits
         for; without edits, all tokens are allowed everywhere.

@@ -83,7 +83,7 @@ class Extension:
             (:class:`heddle.parameters.ExtensionParams`).
         logits_processors: functions that take the options of a request and the model's
             :class:`heddle.text.tokenizer.tokenizer.Tokenizer`, and return a
-            :class:`heddle.step.LogitsProcessor`, by the name of the processor. They raise
+            :class:`heddle.token_rules.LogitsProcessor`, by the name of the processor. They raise
             InvalidRequestError if an option is wrong.
         grammars: classes of :class:`heddle.text.constrained.language.Language`, made from a model's
             tokens, by the kind of :class:`heddle.grammars.Grammar` that they read.

@@ -287,7 +287,7 @@ class NonFiniteLogitsError(EngineFailedError):
 
     Attributes:
         logits: figures of a row of these logits, or of hidden states, by their names in
-            `heddle.step.LogitsSummary`; empty if the row is not kept.
+            `heddle.executor.LogitsSummary`; empty if the row is not kept.
     """
 
     code = "non_finite_logits"

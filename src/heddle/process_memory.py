@@ -7,7 +7,7 @@ import gc
 import resource
 from pathlib import Path
 
-from heddle.step import DeviceMemory
+from heddle.executor import DeviceMemory
 
 _MEMINFO = Path("/proc/meminfo")
 _CGROUP = Path("/sys/fs/cgroup")

@@ -21,9 +21,9 @@ from heddle.errors import (
     NonFiniteLogitsError,
     StepMemoryError,
 )
+from heddle.executor import LogitsSummary
 from heddle.outputs import Delta, FinishReason
 from heddle.sampling_params import SamplingParams
-from heddle.step import LogitsSummary
 
 if TYPE_CHECKING:
     from fake_executor import FakeExecutor

@@ -1,4 +1,4 @@
-"""The duties of every executor (`heddle.step.Executor`), on each device of the registry."""
+"""The duties of every executor (`heddle.executor.Executor`), on each device of the registry."""
 
 # Outcomes are unions; each test knows which member its plan gives.
 # mypy: disable-error-code="attr-defined, assignment, return-value"
@@ -29,6 +29,7 @@ from heddle.errors import (
     StepAbandonedError,
     UnsupportedModelError,
 )
+from heddle.executor import LogitsSummary
 from heddle.executors.devices import loader
 from heddle.executors.failures import summarize
 from heddle.process_memory import machine_memory
@@ -38,15 +39,14 @@ from heddle.step import (
     Binding,
     Chunk,
     Failed,
-    LogitsSummary,
     PageCopy,
     Pool,
     Scoring,
     StepPlan,
     StepResult,
-    TokenRules,
     WindowPages,
 )
+from heddle.token_rules import TokenRules
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 from heddle.weights.tensor_types import TensorType
 from models.tiny.gemma3 import TinyGemma3
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from heddle.step import Executor
+    from heddle.executor import Executor
 
 pytestmark = pytest.mark.usefixtures("masks_in_time")
 

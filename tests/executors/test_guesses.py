@@ -16,14 +16,16 @@ from devices import EXECUTORS, load_on
 from heddle import _native
 from heddle.executors.devices import loader
 from heddle.sampling_params import SamplingParams
-from heddle.step import Binding, Chunk, Deferred, Failed, Sampled, StepPlan, TokenRules
+from heddle.step import Binding, Chunk, Deferred, Failed, Sampled, StepPlan
+from heddle.token_rules import TokenRules
 from steps import execute
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from heddle.step import Executor, Outcome
+    from heddle.executor import Executor
+    from heddle.step import Outcome
 
 pytestmark = pytest.mark.usefixtures("masks_in_time")
 

@@ -14,7 +14,8 @@ from heddle.errors import EngineFailedError, GrammarError, HeddleError
 from heddle.executors.cpu import mask_threads
 from heddle.executors.cpu.logit_edits import LogitEdits
 from heddle.sampling_params import SamplingParams
-from heddle.step import Binding, Chunk, LogitEdit, TokenRules
+from heddle.step import Binding, Chunk
+from heddle.token_rules import LogitEdit, TokenRules
 from patience import PATIENCE
 
 if TYPE_CHECKING:

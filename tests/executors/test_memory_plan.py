@@ -10,9 +10,9 @@ import pytest
 from heddle import process_memory
 from heddle.engine.requests import admission
 from heddle.errors import OutOfMemoryError
+from heddle.executor import DeviceMemory
 from heddle.executors.cpu.byte_sizes import packed_bytes
 from heddle.executors.memory_plan import Room, check_memory
-from heddle.step import DeviceMemory
 from heddle.weights.tensor_types import TensorType
 
 if TYPE_CHECKING:

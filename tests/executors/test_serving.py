@@ -10,20 +10,13 @@ import pytest
 
 from heddle.config import EngineConfig
 from heddle.errors import OutOfMemoryError
+from heddle.executor import ModelShape
 from heddle.executors.failures import non_finite, nothing_allowed
 from heddle.executors.memory_plan import Room, plan_memory
 from heddle.executors.plan_problems import plan_problems
 from heddle.executors.serving import head_config, loaded_tensors, served_config, served_head
 from heddle.state import KvShape, Pages, StateMemory, Window, WindowMemory
-from heddle.step import (
-    HEAD_TOKENS,
-    HEAD_TOKENS_OF_SLOT,
-    Chunk,
-    ModelShape,
-    PageCopy,
-    StepPlan,
-    WindowPages,
-)
+from heddle.step import HEAD_TOKENS, HEAD_TOKENS_OF_SLOT, Chunk, PageCopy, StepPlan, WindowPages
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from heddle.step import Executor
+    from heddle.executor import Executor
     from heddle.weights.checkpoint import Checkpoint
     from models.tiny.base_heads import TinyHead
 

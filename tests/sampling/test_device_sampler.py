@@ -24,7 +24,8 @@ from heddle.extensions.engrams.bias import EngramBias
 from heddle.extensions.reference.repetition import latest, repetition_lengths
 from heddle.extensions.reference.sampler import Past
 from heddle.sampling_params import SamplingParams, Stage
-from heddle.step import NO_RULES, Binding, LogitEdit, TokenRules, TokenSequences
+from heddle.step import Binding
+from heddle.token_rules import NO_RULES, LogitEdit, TokenRules, TokenSequences
 
 torch = pytest.importorskip("torch")
 from heddle.extensions.torch import device_sampling  # noqa: E402

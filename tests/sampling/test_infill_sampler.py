@@ -8,7 +8,7 @@ import pytest
 from heddle.executors.cpu.samplers import make_sampler
 from heddle.extensions.reference.sampler import Past, filtered
 from heddle.sampling_params import SamplingParams
-from heddle.step import TokenPieces, TokenRules
+from heddle.token_rules import TokenPieces, TokenRules
 
 TEXTS = (b"", b"re", b"return", b"x", b"y", b"ret", b"")
 PIECES = TokenPieces(TEXTS, (0, 6))

@@ -19,7 +19,7 @@ from heddle.extensions.engrams.bias import EngramBias
 from heddle.extensions.reference.philox import uniform
 from heddle.extensions.reference.sampler import Past, adapted_mu, allowed, filtered, sample
 from heddle.sampling_params import PARAMETERS, SamplingParams, Stage
-from heddle.step import LogitEdit, TokenPieces, TokenRules, TokenSequences
+from heddle.token_rules import LogitEdit, TokenPieces, TokenRules, TokenSequences
 
 
 def native(params, past=Past()):  # noqa: B008

@@ -17,7 +17,7 @@ from test_windows_random import WindowMachine
 from guessers import Costless, Oracle
 from heddle.parameters import Speculation
 from heddle.scheduler.speculation import Speculator
-from heddle.step import TokenRules
+from heddle.token_rules import TokenRules
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as Many

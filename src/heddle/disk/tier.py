@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from heddle.step import PageMemory
+    from heddle.executor import PageMemory
 
 _log = logging.getLogger(__name__)
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from heddle.outputs import Delta, Output
     from heddle.sampling_params import SamplingParams
     from heddle.scheduler.sequence import Sequence as SchedulerSequence
-    from heddle.step import TokenGrammar, TokenRules
+    from heddle.token_rules import TokenGrammar, TokenRules
     from heddle.weights.progress import Progress
 
 _log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from heddle.config import EngineConfig
     from heddle.loading.loaded_model import LoadedModel
     from heddle.sampling_params import SamplingParams
-    from heddle.step import SamplerRule
+    from heddle.token_rules import SamplerRule
 
 
 class ModelEngrams(Protocol):

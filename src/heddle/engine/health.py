@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from heddle.step import Executor, LogitsSummary, StepPlan
+    from heddle.executor import Executor, LogitsSummary
+    from heddle.step import StepPlan
 
 _log = logging.getLogger(__name__)
 

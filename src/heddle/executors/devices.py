@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from heddle.config import EngineConfig
-    from heddle.step import Executor
+    from heddle.executor import Executor
     from heddle.weights.checkpoint import Checkpoint
 
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from heddle.step import LogitEdit
+from heddle.token_rules import LogitEdit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from heddle.step import TokenRules
+    from heddle.token_rules import TokenRules
 
 
 class EditState:
@@ -45,7 +45,7 @@ class EditState:
 
 
 def _total(biases: Sequence[NDArray[np.float32]]) -> bytes:
-    """The sum of biases, as :attr:`heddle.step.LogitEdit.bias`. The order of processors counts."""
+    """The sum of biases, as :attr:`heddle.token_rules.LogitEdit.bias`, in order of processors."""
     if not biases:
         return b""
     total = reduce(_sum, (np.asarray(bias, np.float32) for bias in biases))

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from heddle.errors import EngineFailedError, NonFiniteLogitsError, NothingAllowedError
+from heddle.executor import LogitsSummary
 from heddle.sizes import counted
-from heddle.step import LogitsSummary
 
 if TYPE_CHECKING:
     import numpy.typing as npt

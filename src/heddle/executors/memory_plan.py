@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from heddle.config import EngineConfig
+    from heddle.executor import ModelShape
     from heddle.state import KvShape, StateKind, StateMemory
-    from heddle.step import ModelShape
     from heddle.weights.hyperparameters import Hyperparameters
 
 _LEAST_TOKENS = 2048

@@ -12,8 +12,9 @@ from heddle.step import UNKNOWN
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from heddle.executor import ModelShape
     from heddle.state import StateMemory
-    from heddle.step import Chunk, ModelShape, PageCopy, StepPlan
+    from heddle.step import Chunk, PageCopy, StepPlan
 
 
 def plan_problems(

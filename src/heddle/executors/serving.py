@@ -14,9 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from heddle.config import EngineConfig
+    from heddle.executor import ModelShape
     from heddle.models.decoder import Decoder, PredictionHead
     from heddle.state import KvShape, StateKind, StateMemory
-    from heddle.step import Chunk, ModelShape
+    from heddle.step import Chunk
     from heddle.weights.checkpoint import Checkpoint, TensorInfo
 
 

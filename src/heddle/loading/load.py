@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING
 from heddle.doors import extensions, refer
 from heddle.embedding import Pooling
 from heddle.errors import OutOfMemoryError, UnsupportedModelError
+from heddle.executor import WarmingExecutor
 from heddle.hub_place import hub_place
 from heddle.loading.find import find_model
 from heddle.loading.loaded_model import LoadedModel, ModelInfo
-from heddle.step import WarmingExecutor
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from heddle.config import EngineConfig
+    from heddle.executor import Executor, ModelShape
     from heddle.executors.devices import Load
-    from heddle.step import Executor, ModelShape
     from heddle.text.tokenizer.tokenizer import Tokenizer
     from heddle.weights.checkpoint import Checkpoint
     from heddle.weights.mix import Mix

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from heddle.embedding import EmbeddingParams
+    from heddle.executor import Executor, ModelShape
     from heddle.loading.reranking import Reranker
-    from heddle.step import Executor, ModelShape
     from heddle.text.chat.template import ChatTemplate
     from heddle.text.parsing.reading import Reading
     from heddle.text.tokenizer.tokenizer import Tokenizer

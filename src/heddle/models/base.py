@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from heddle.errors import UnsupportedModelError
+from heddle.executor import ModelShape
 from heddle.models.ops import AttentionSpec
-from heddle.step import ModelShape
 
 if TYPE_CHECKING:
     from heddle.weights.hyperparameters import Hyperparameters

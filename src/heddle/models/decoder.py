@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Generic, Self, TypeVar
 from heddle.models.blocks import apply_norm, load_norm
 
 if TYPE_CHECKING:
+    from heddle.executor import ModelShape
     from heddle.models.blocks import Layer, LayerNormWeights, LayerWeights
     from heddle.models.ops import Batch, Loader, Ops
     from heddle.state import StateKind
-    from heddle.step import ModelShape
 
 A = TypeVar("A")
 W = TypeVar("W")

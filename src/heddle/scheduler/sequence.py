@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from heddle.cache.page_tables import PageTable
 from heddle.embedding import EVERY_STATE, EmbeddingParams
-from heddle.step import NO_RULES, Chunk, Pool, Scoring
+from heddle.step import Chunk, Pool, Scoring
+from heddle.token_rules import NO_RULES
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from heddle.embedding import Pooling
     from heddle.sampling_params import SamplingParams
     from heddle.scheduler.guessing import Guessing
-    from heddle.step import TokenRules
+    from heddle.token_rules import TokenRules
 
 
 class SlotState(Enum):

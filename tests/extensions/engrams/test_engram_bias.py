@@ -16,7 +16,7 @@ from heddle.extensions.reference.engram_bias import engram_bias
 from heddle.extensions.reference.sampler import Past, sample
 from heddle.extensions.torch.engram import EngramHistory
 from heddle.sampling_params import SamplingParams
-from heddle.step import LogitEdit, TokenRules
+from heddle.token_rules import LogitEdit, TokenRules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

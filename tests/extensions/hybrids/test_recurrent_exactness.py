@@ -19,7 +19,8 @@ from heddle.errors import ConfigError
 from heddle.executors.cpu.load import load
 from heddle.scheduler.sequence import Sequence
 from heddle.state import SNAPSHOT_TOKENS
-from heddle.step import Deferred, Sampled, TokenRules
+from heddle.step import Deferred, Sampled
+from heddle.token_rules import TokenRules
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 from models.rig import CONTEXT, GREEDY, TEXT, Bits, Rig
 from models.tiny.falcon_h1 import TinyFalconH1

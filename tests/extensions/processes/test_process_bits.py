@@ -28,18 +28,8 @@ from heddle.extensions.engrams.library import EngramLibrary
 from heddle.extensions.processes.load import load_in_process
 from heddle.extensions.processes.rules import Rules, RulesReader, RulesWriter
 from heddle.sampling_params import SamplingParams, Stage
-from heddle.step import (
-    Binding,
-    Chunk,
-    Deferred,
-    Failed,
-    Pool,
-    Scoring,
-    StepPlan,
-    TokenPieces,
-    TokenRules,
-    TokenSequences,
-)
+from heddle.step import Binding, Chunk, Deferred, Failed, Pool, Scoring, StepPlan
+from heddle.token_rules import TokenPieces, TokenRules, TokenSequences
 from models.rig import Rig
 from models.tiny import gemma3, glm4_moe, llama, qwen3_5
 from patience import PATIENCE
@@ -48,8 +38,9 @@ from steps import execute
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from heddle.executor import Executor
     from heddle.extensions.engrams.library import OpenEngram
-    from heddle.step import Executor, StepResult
+    from heddle.step import StepResult
     from models.tiny.base import TinyModel
 
 pytestmark = pytest.mark.usefixtures("masks_in_time")

@@ -20,6 +20,7 @@ from configs import configured
 from heddle import errors
 from heddle.embedding import EmbeddingParams, Pooling
 from heddle.errors import EngineFailedError, HeddleError, ModelFileError
+from heddle.executor import DeviceMemory
 from heddle.extensions.engrams.parameters import EngramChoice, EngramParams
 from heddle.extensions.processes.children.channel import Channel
 from heddle.extensions.processes.children.messages import Content, Message
@@ -45,7 +46,6 @@ from heddle.step import (
     Binding,
     Chunk,
     Deferred,
-    DeviceMemory,
     Failed,
     PageCopy,
     Pool,
@@ -56,9 +56,9 @@ from heddle.step import (
     StateCopy,
     StepPlan,
     StepResult,
-    TokenRules,
     WindowPages,
 )
+from heddle.token_rules import TokenRules
 from heddle.weights.formats import open_checkpoint
 from models.tiny import llama
 

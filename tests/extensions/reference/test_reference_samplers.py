@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from heddle.extensions.reference.philox import uniform
 from heddle.extensions.reference.sampler import Past, adapted_mu, filtered, log_softmax, sample
 from heddle.sampling_params import SamplingParams, Stage
-from heddle.step import TokenRules, TokenSequences
+from heddle.token_rules import TokenRules, TokenSequences
 
 # Few distinct values, so that ties are common.
 LOGITS = st.lists(st.integers(-20, 20).map(lambda n: n / 2), min_size=1, max_size=40).map(

@@ -12,12 +12,12 @@ from configs import configured
 from devices import SAMPLING
 from heddle.config import EngineConfig
 from heddle.errors import ConfigError, OutOfMemoryError
+from heddle.executor import DeviceMemory
 from heddle.executors import memory_plan
 from heddle.executors.devices import loader
 from heddle.executors.graph.forward import record
 from heddle.extensions.torch.division.claims import Claims
 from heddle.models.build import build
-from heddle.step import DeviceMemory
 from heddle.weights.mix import Mix
 from models.rig import CONTEXT, GREEDY, TEXT, Rig
 from models.tiny import qwen3_5

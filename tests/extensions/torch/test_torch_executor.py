@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from heddle.executor import Executor
     from heddle.outputs import PromptLogprob
-    from heddle.step import Executor
     from models.tiny.base import TinyModel
 
 torch = pytest.importorskip("torch")

@@ -14,7 +14,8 @@ import pytest
 from devices import SAMPLING
 from heddle.executors.cpu import mask_threads
 from heddle.scheduler.sequence import Sequence
-from heddle.step import Deferred, Sampled, TokenRules
+from heddle.step import Deferred, Sampled
+from heddle.token_rules import TokenRules
 from models.rig import CONTEXT, GREEDY, TEXT, Bits, Rig
 from models.tiny.llama import PLAIN
 from patience import PATIENCE

@@ -15,7 +15,7 @@ from heddle.text.parsing.reading import Reading
 from talking_model import LetterTokenizer
 
 if TYPE_CHECKING:
-    from heddle.step import TokenGrammar
+    from heddle.token_rules import TokenGrammar
 
 TOKENIZER = LetterTokenizer()
 THINK = Reading(marks=Marks("<think>", "</think>"))

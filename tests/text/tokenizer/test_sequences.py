@@ -12,9 +12,9 @@ from vocabularies import byte_level, sentencepiece, tokenizer_of
 
 from heddle.engine.requests.request import token_rules
 from heddle.sampling_params import SamplingParams
-from heddle.step import TokenSequences
 from heddle.text.tokenizer.sequences import MAX_TAIL_TOKENS, find_breakers
 from heddle.text.tokenizer.vocabulary import TokenType
+from heddle.token_rules import TokenSequences
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

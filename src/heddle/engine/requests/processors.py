@@ -9,8 +9,8 @@ from heddle.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from heddle.sampling_params import SamplingParams
-    from heddle.step import LogitsProcessor
     from heddle.text.tokenizer.tokenizer import Tokenizer
+    from heddle.token_rules import LogitsProcessor
 
 
 def processors_of(params: SamplingParams, tokenizer: Tokenizer) -> tuple[LogitsProcessor, ...]:

@@ -16,8 +16,8 @@ from heddle.errors import InvalidRequestError
 from heddle.outputs import Delta, FinishReason, Progress, Usage
 from heddle.sampling_params import Stage
 from heddle.scheduler.sequence import Sequence
-from heddle.step import NO_RULES, TokenRules
 from heddle.text.tokenizer.detokenizer import Detokenizer
+from heddle.token_rules import NO_RULES, TokenRules
 
 if TYPE_CHECKING:
     from collections import abc

@@ -58,13 +58,14 @@ if TYPE_CHECKING:
 
     from heddle.config import EngineConfig
     from heddle.errors import HeddleError
+    from heddle.executor import DeviceMemory, LogitsSummary, ModelShape
     from heddle.executors.cpu.batch import PooledStates
     from heddle.executors.cpu.logit_edits import EditSource
     from heddle.executors.graph.forward import Forward
     from heddle.models.decoder import Decoder
     from heddle.roofline import Limits
     from heddle.state import StateMemory
-    from heddle.step import Binding, Chunk, DeviceMemory, LogitsSummary, ModelShape, StepPlan
+    from heddle.step import Binding, Chunk, StepPlan
 
     # A step in flight: the step, its plan, the chunks that sample, their samplers, the function
     # that waits for the samplers' edits, and the hidden states that are kept. A tuple costs less
@@ -102,7 +103,7 @@ class Packed(NamedTuple):
 
 
 class CpuExecutor:
-    """Runs plans on the CPU; see `heddle.step.Executor`.
+    """Runs plans on the CPU; see `heddle.executor.Executor`.
 
     Attributes:
         isa: instruction level of the kernels.

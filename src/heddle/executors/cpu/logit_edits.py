@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from heddle.errors import EngineFailedError, HeddleError
 from heddle.executors.cpu.mask_threads import MaskTask, MaskThreads
 from heddle.executors.edit_state import EditState
-from heddle.step import NO_EDIT, LogitEdit
+from heddle.token_rules import NO_EDIT, LogitEdit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -10,7 +10,7 @@ from heddle import _native
 from heddle.executors.cpu.batch import ints
 from heddle.executors.failures import non_finite, nothing_allowed
 from heddle.sampling_params import PARAMETERS
-from heddle.step import NO_RULES
+from heddle.token_rules import NO_RULES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
     from heddle.errors import HeddleError
     from heddle.sampling_params import SamplingParams
-    from heddle.step import Binding, Chunk, TokenPieces, TokenRules, TokenSequences
+    from heddle.step import Binding, Chunk
+    from heddle.token_rules import TokenPieces, TokenRules, TokenSequences
 
     Row = npt.NDArray[np.float32]
 

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from heddle.errors import UnsupportedModelError
+from heddle.executor import ModelShape
 from heddle.models.base import Sizes
 from heddle.models.ops import LatentSpec
 from heddle.models.positions import rope
 from heddle.state import KvShape, Pages
-from heddle.step import ModelShape
 
 if TYPE_CHECKING:
     from heddle.models.ops import Loader, Ops, RopeSpec

@@ -27,9 +27,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from collections.abc import Sequence as Many
 
+    from heddle.executor import Executor
     from heddle.scheduler.sequence import Sequence
     from heddle.scheduler.speculation import Speculator
-    from heddle.step import Chunk, Executor, StepResult
+    from heddle.step import Chunk, StepResult
 
 _log = logging.getLogger(__name__)
 

@@ -25,10 +25,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence as Many
 
     from heddle.config import EngineConfig
+    from heddle.executor import Executor
     from heddle.loading.loaded_model import LoadedModel
     from heddle.scheduler.sequence import Sequence
     from heddle.scheduler.speculation import Speculator
-    from heddle.step import Executor, States, StepPlan, StepResult
+    from heddle.step import States, StepPlan, StepResult
 
 
 @dataclass(slots=True, eq=False)

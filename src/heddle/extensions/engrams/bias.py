@@ -81,6 +81,6 @@ class EngramBias:
         ]
 
     def apply_to(self, native: _native.SamplerParams) -> None:
-        """See :class:`heddle.step.SamplerRule`."""
+        """See :class:`heddle.token_rules.SamplerRule`."""
         tables = self.native_tables()
         native.set_engram(tables, self.alpha, self.literal, self.opening, self.closing)

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from heddle.errors import UnsupportedModelError
+from heddle.executor import ModelShape
 from heddle.extensions.gemma4 import config
 from heddle.models.base import read_windows
 from heddle.models.blocks import (
@@ -34,7 +35,6 @@ from heddle.models.family import Family
 from heddle.models.feed_forward import GatedMLP
 from heddle.models.ops import AttentionSpec, RopeSpec
 from heddle.models.positions import rope
-from heddle.step import ModelShape
 from heddle.weights.gguf.names import GGUFNames
 from heddle.weights.huggingface.names import NORMS_AROUND, FolderNames
 

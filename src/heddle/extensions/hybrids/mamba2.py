@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from heddle.executor import ModelShape
 from heddle.extensions.hybrids import names
 from heddle.extensions.hybrids.config import mamba2 as config
 from heddle.extensions.hybrids.mamba import mamba2
@@ -14,7 +15,6 @@ from heddle.models.blocks import Layer
 from heddle.models.decoder import Decoder
 from heddle.models.family import Family
 from heddle.state import NO_SHAPE
-from heddle.step import ModelShape
 from heddle.weights.gguf.names import GGUFNames
 from heddle.weights.huggingface.names import FolderNames
 

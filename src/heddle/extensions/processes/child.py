@@ -18,6 +18,7 @@ import traceback
 from typing import TYPE_CHECKING, Any, Protocol
 
 from heddle.doors import refer
+from heddle.executor import Executor, WarmingExecutor
 from heddle.extensions.processes.children.channel import ChannelClosedError
 from heddle.extensions.processes.children.messages import Close, Done, Failed, WarmUp, serve_state
 from heddle.extensions.processes.children.program import serve_parent
@@ -42,15 +43,14 @@ from heddle.extensions.processes.messages import (
 )
 from heddle.extensions.processes.plans import PlanReader, Result, Step, write_result
 from heddle.extensions.processes.rules import RulesReader
-from heddle.step import Executor, WarmingExecutor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from heddle.executor import DeviceMemory
     from heddle.executors.cpu.logit_edits import EditSource
     from heddle.extensions.processes.children.channel import Channel
     from heddle.extensions.processes.children.messages import Message
-    from heddle.step import DeviceMemory
 
 
 _log = logging.getLogger(__name__)

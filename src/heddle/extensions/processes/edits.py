@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
     from heddle.errors import HeddleError
     from heddle.executors.cpu.logit_edits import EditedSampler
-    from heddle.step import Binding, Chunk, LogitEdit, Outcome, StepPlan, StepResult
+    from heddle.step import Binding, Chunk, Outcome, StepPlan, StepResult
+    from heddle.token_rules import LogitEdit
 
 
 class _Edits:

@@ -42,10 +42,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from heddle.errors import HeddleError
+    from heddle.executor import DeviceMemory, LogitsSummary
     from heddle.extensions.processes.children.messages import Message
     from heddle.extensions.processes.messages import Facts, LoadOrder, SlotEdits
     from heddle.roofline import Limits
-    from heddle.step import DeviceMemory, LogitsSummary, StepPlan, StepResult
+    from heddle.step import StepPlan, StepResult
 
 AnswerT = TypeVar("AnswerT", bound="Message")
 
@@ -193,7 +194,7 @@ class _Submitted(NamedTuple):
 
 
 class ProcessExecutor:
-    """Runs plans in the process of a device; see `heddle.step.Executor`."""
+    """Runs plans in the process of a device; see `heddle.executor.Executor`."""
 
     def __init__(self, process: DeviceProcess, facts: Facts, number: int = 0) -> None:
         """Takes over the process. `number` is 1 for the executor of a head."""

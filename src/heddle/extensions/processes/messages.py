@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from heddle.executor import DeviceMemory, LogitsSummary, ModelShape
 from heddle.extensions.processes.children.messages import (
     Call,
     Content,
@@ -19,7 +20,7 @@ from heddle.extensions.processes.plans import Result, Step
 from heddle.extensions.processes.sent_config import SentConfig
 from heddle.roofline import Limits, ModelWork
 from heddle.state import StateMemory
-from heddle.step import DeviceMemory, LogitEdit, LogitsSummary, ModelShape
+from heddle.token_rules import LogitEdit
 
 
 class LoadOrder(Message, frozen=True):

@@ -14,6 +14,7 @@ from msgspec import Meta, convert
 
 from heddle.embedding import EmbeddingParams
 from heddle.errors import EngineFailedError
+from heddle.executor import DeviceMemory
 from heddle.extensions.processes.children.messages import Message, Part
 from heddle.extensions.processes.failures import Failure
 from heddle.extensions.processes.rules import Rules
@@ -23,7 +24,6 @@ from heddle.step import (
     Binding,
     Chunk,
     Deferred,
-    DeviceMemory,
     Failed,
     PageCopy,
     Pool,

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 from heddle import _native
 from heddle.extensions.engrams.bias import EngramBias, EngramFile
 from heddle.extensions.processes.children.messages import Part
-from heddle.step import TokenPieces, TokenRules, TokenSequences
+from heddle.token_rules import TokenPieces, TokenRules, TokenSequences
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from heddle.step import GrammarState
+    from heddle.token_rules import GrammarState
 
 ValueT = TypeVar("ValueT")
 

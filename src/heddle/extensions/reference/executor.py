@@ -50,19 +50,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from heddle.config import EngineConfig
+    from heddle.executor import DeviceMemory, LogitsSummary, ModelShape
     from heddle.executors.graph.forward import Forward
     from heddle.models.decoder import Decoder
     from heddle.sampling_params import SamplingParams
     from heddle.state import StateMemory
-    from heddle.step import (
-        Binding,
-        Chunk,
-        DeviceMemory,
-        LogitEdit,
-        LogitsSummary,
-        ModelShape,
-        StepPlan,
-    )
+    from heddle.step import Binding, Chunk, StepPlan
+    from heddle.token_rules import LogitEdit
 
     Float32 = NDArray[np.float32]
 
@@ -91,7 +85,7 @@ class _Sequence:
 
 
 class ReferenceExecutor:
-    """Runs plans in NumPy; see `heddle.step.Executor`. `collect` computes the complete step."""
+    """Runs plans in NumPy; see `heddle.executor.Executor`. `collect` computes the complete step."""
 
     runs_ahead = False
 

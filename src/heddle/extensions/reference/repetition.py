@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from heddle.sampling_params import SamplingParams
-    from heddle.step import TokenRules
+    from heddle.token_rules import TokenRules
 
 
 def latest(tokens: Sequence[int], count: int) -> Sequence[int]:

@@ -30,7 +30,7 @@ from heddle.extensions.reference.philox import uniform
 from heddle.extensions.reference.repetition import forbidden, latest, repetition_lengths
 from heddle.outputs import TokenLogprob
 from heddle.sampling_params import Stage
-from heddle.step import NO_EDIT, NO_RULES
+from heddle.token_rules import NO_EDIT, NO_RULES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from heddle.sampling_params import SamplingParams
-    from heddle.step import LogitEdit, TokenRules
+    from heddle.token_rules import LogitEdit, TokenRules
 
     Float64 = NDArray[np.float64]
     Ids = NDArray[np.int64]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from heddle.executor import DeviceMemory
 from heddle.executors.graph.recording import LinearAttend
 from heddle.executors.memory_plan import Room, extra_bytes, host_room, step_bytes
 from heddle.extensions.torch.attention import ATTENTION_SCRATCH
@@ -18,15 +19,15 @@ from heddle.extensions.torch.settings import TorchSettings
 from heddle.extensions.torch.tiles import TILE, padded
 from heddle.process_memory import machine_memory
 from heddle.state import Fixed, Pages, Window
-from heddle.step import DeviceMemory, most_rows
+from heddle.step import most_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from heddle.config import EngineConfig
+    from heddle.executor import ModelShape
     from heddle.executors.graph.forward import Forward
     from heddle.state import StateKind
-    from heddle.step import ModelShape
     from heddle.weights.hyperparameters import Hyperparameters
 
 _NODES, _NODE_BYTES = 24, 8 << 10

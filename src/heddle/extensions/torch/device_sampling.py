@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from heddle._native import Pick
     from heddle.extensions.torch.sampled_row import SampledRow
     from heddle.sampling_params import SamplingParams, Stage
-    from heddle.step import TokenRules
+    from heddle.token_rules import TokenRules
 
 _NOT_FINITE, _NOTHING_LEFT = -1, -2
 """In place of a token, as in the native sampler."""

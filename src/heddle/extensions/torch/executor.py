@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from heddle.config import EngineConfig
+    from heddle.executor import DeviceMemory, LogitsSummary, ModelShape
     from heddle.executors.cpu.batch import PooledStates
     from heddle.executors.cpu.logit_edits import EditSource
     from heddle.extensions.torch.agreement import Attempt
@@ -52,15 +53,7 @@ if TYPE_CHECKING:
     from heddle.extensions.torch.sampling import StartedPicks
     from heddle.roofline import Limits
     from heddle.state import StateMemory
-    from heddle.step import (
-        Chunk,
-        DeviceMemory,
-        Failed,
-        LogitsSummary,
-        ModelShape,
-        Sampled,
-        StepPlan,
-    )
+    from heddle.step import Chunk, Failed, Sampled, StepPlan
 
 
 class Uploaded(NamedTuple):
@@ -91,7 +84,7 @@ class _Started:
 
 
 class TorchExecutor(ProgramMemory):
-    """Runs plans on a torch device; see `heddle.step.Executor`.
+    """Runs plans on a torch device; see `heddle.executor.Executor`.
 
     Attributes:
         runs_ahead: whether `submit` starts a step, also before the step before has been collected.

@@ -43,12 +43,12 @@ if TYPE_CHECKING:
     import torch
 
     from heddle.config import EngineConfig
+    from heddle.executor import ModelShape
     from heddle.executors.graph.forward import Forward
     from heddle.extensions.torch.graphs import Capture
     from heddle.extensions.torch.ranks.executor import RankedExecutor
     from heddle.models.decoder import Decoder, PredictionHead
     from heddle.state import StateMemory
-    from heddle.step import ModelShape
     from heddle.weights.checkpoint import Checkpoint
 
 

@@ -49,10 +49,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from heddle.config import EngineConfig
+    from heddle.executor import ModelShape
     from heddle.extensions.torch.collective import Compared
     from heddle.extensions.torch.graphs import Capture
     from heddle.state import StateKind, StateMemory
-    from heddle.step import ModelShape, StepPlan
+    from heddle.step import StepPlan
     from heddle.weights.checkpoint import Checkpoint
 
 

@@ -315,7 +315,7 @@ def _values(rows: int, *parts: Stage) -> Iterator[Value]:
 
 
 class ProgramMemory:
-    """State as bytes, of an object that has a program; see `heddle.step.PageMemory`."""
+    """State as bytes, of an object that has a program; see `heddle.executor.PageMemory`."""
 
     _program: Program
 

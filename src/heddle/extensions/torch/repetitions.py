@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from heddle.extensions.torch.sampled_row import Ints, LateBiases
     from heddle.sampling_params import SamplingParams
-    from heddle.step import TokenSequences
+    from heddle.token_rules import TokenSequences
 
     Lengths = NDArray[np.int32]
 

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from heddle.extensions.torch.chunk_rows import ChunkRows
     from heddle.extensions.torch.readout import SampledLogits
     from heddle.extensions.torch.sampled_row import SampledRow
-    from heddle.step import Binding, Chunk, LogitEdit
+    from heddle.step import Binding, Chunk
+    from heddle.token_rules import LogitEdit
 
     Logits = NDArray[np.float32]
     Outcome = Sampled | Failed | Deferred

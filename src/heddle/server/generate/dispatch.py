@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from heddle.server.generate.request import GenerationRequest
     from heddle.server.generate.service import Served, Service
     from heddle.server.generate.writer import AnswerWriter
-    from heddle.step import LogitsProcessor, SamplerRule, TokenGrammar, TokenRules
+    from heddle.token_rules import LogitsProcessor, SamplerRule, TokenGrammar, TokenRules
 
 
 _BLAME_SECONDS = 1.0

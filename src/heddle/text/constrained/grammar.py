@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from heddle.grammars import Grammar
-    from heddle.step import TokenGrammar
     from heddle.text.constrained.language import Language, Tokens
+    from heddle.token_rules import TokenGrammar
 
 T = TypeVar("T")
 

@@ -24,7 +24,7 @@ the first row of 20,000 alternatives takes 1.1 s, because the cost grows with th
 
 
 class MatcherState:
-    """One output's place in a grammar; see `heddle.step.GrammarState`.
+    """One output's place in a grammar; see `heddle.token_rules.GrammarState`.
 
     Copies of a matcher share the lexer's states and the limit on their number. So one output can
     use up the limit for another output. If the shared matcher cannot make a mask, this object tries
@@ -40,7 +40,7 @@ class MatcherState:
         self._known = None if grammar.known is None else grammar.known.begin()
 
     def next_mask(self, tokens: Sequence[int]) -> bytes:
-        """See `heddle.step.GrammarState`. The GIL is released while the mask is made."""
+        """See `heddle.token_rules.GrammarState`. The GIL is released while the mask is made."""
         self._tokens += tokens
         known = None if self._known is None else self._known.mask_after(tokens)
         began = thread_time()
@@ -59,7 +59,7 @@ class MatcherState:
         return mask
 
     def rewind(self, count: int) -> bool:
-        """See `heddle.step.GrammarState`."""
+        """See `heddle.token_rules.GrammarState`."""
         del self._tokens[len(self._tokens) - count :]
         if self._known is not None:
             self._known.rewind(count)
@@ -77,7 +77,7 @@ class MatcherState:
 
 
 class CompiledGrammar:
-    """A grammar over one model's tokens; see `heddle.step.TokenGrammar`.
+    """A grammar over one model's tokens; see `heddle.token_rules.TokenGrammar`.
 
     Attributes:
         param: the field of the request that has the grammar.
@@ -112,7 +112,7 @@ class CompiledGrammar:
 
 
 class LateState:
-    """One output's place in a grammar that begins later; see `heddle.step.GrammarState`.
+    """One output's place in a grammar that begins later; see `heddle.token_rules.GrammarState`.
 
     The grammar applies after a mark in the output. The token that completes the mark may contain
     more text. This object tokenizes that text separately and feeds it to the grammar. If the text
@@ -127,7 +127,7 @@ class LateState:
         self._free = False
 
     def next_mask(self, tokens: Sequence[int]) -> bytes:
-        """See `heddle.step.GrammarState`."""
+        """See `heddle.token_rules.GrammarState`."""
         for place, token in enumerate(tokens):
             if self._state is not None:
                 return self._state.next_mask(tokens[place:])
@@ -136,7 +136,7 @@ class LateState:
         return b"" if self._state is None else self._state.next_mask(())
 
     def rewind(self, count: int) -> bool:
-        """See `heddle.step.GrammarState`. The text and its watch cannot go back."""
+        """See `heddle.token_rules.GrammarState`. The text and its watch cannot go back."""
         return False
 
     def _look(self, text: str) -> None:
@@ -154,7 +154,7 @@ class LateState:
 
 
 class LateGrammar:
-    """A grammar that applies from a later place in an output; see `heddle.step.TokenGrammar`.
+    """A `heddle.token_rules.TokenGrammar` that applies from a later place in an output.
 
     Attributes:
         compiled: the grammar.

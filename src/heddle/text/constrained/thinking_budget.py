@@ -10,10 +10,10 @@ from heddle.text.tokenizer.detokenizer import Detokenizer
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from heddle.step import GrammarState, TokenGrammar
     from heddle.text.constrained.language import Tokens
     from heddle.text.parsing.answer_reader import Marks
     from heddle.text.parsing.reading import Reading
+    from heddle.token_rules import GrammarState, TokenGrammar
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class ThinkingBudget:
 
 
 class BoundGrammar:
-    """A bound on the reasoning, and perhaps a grammar; see `heddle.step.TokenGrammar`."""
+    """A bound on the reasoning, and perhaps a grammar; see `heddle.token_rules.TokenGrammar`."""
 
     def __init__(self, budget: ThinkingBudget, grammar: TokenGrammar | None) -> None:
         self._budget = budget
@@ -75,7 +75,7 @@ class BoundGrammar:
 
 
 class BoundState:
-    """One output's place in a `BoundGrammar`; see `heddle.step.GrammarState`."""
+    """One output's place in a `BoundGrammar`; see `heddle.token_rules.GrammarState`."""
 
     def __init__(self, budget: ThinkingBudget, grammar: GrammarState | None) -> None:
         self._budget = budget
@@ -87,7 +87,7 @@ class BoundState:
         self._reasoning: list[int] = []
 
     def next_mask(self, tokens: Sequence[int]) -> bytes:
-        """See `heddle.step.GrammarState`.
+        """See `heddle.token_rules.GrammarState`.
 
         The grammar has priority: if it does not allow the closing mark, nothing forces the mark.
         """
@@ -101,7 +101,7 @@ class BoundState:
         return _only(forced) if not mask or _allows(mask, forced) else mask
 
     def rewind(self, count: int) -> bool:
-        """See `heddle.step.GrammarState`. The text cannot go back."""
+        """See `heddle.token_rules.GrammarState`. The text cannot go back."""
         return False
 
     def _observe(self, token: int) -> None:

@@ -32,8 +32,8 @@ from heddle.text.constrained.grammar import GrammarCompiler, first_allowed, last
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from heddle.step import TokenGrammar
     from heddle.text.constrained.language import Tokens
+    from heddle.token_rules import TokenGrammar
 
 _MEMORY = 3 << 30
 """Bytes of address space of a child. Stack and Python's mappings take half a GB of it."""

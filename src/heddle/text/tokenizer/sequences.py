@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from heddle.step import TokenSequences
+from heddle.token_rules import TokenSequences
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -15,7 +15,6 @@ from heddle.errors import (
     TokenizerFailedError,
     UnsupportedParameterError,
 )
-from heddle.step import TokenPieces
 from heddle.text.constrained.grammar import GrammarCompiler
 from heddle.text.panics import panics_as
 from heddle.text.tokenizer import bpe, sentencepiece
@@ -23,12 +22,13 @@ from heddle.text.tokenizer.pretokenizers import pre_tokenizer_of
 from heddle.text.tokenizer.sequences import find_breakers, spell
 from heddle.text.tokenizer.special import SpecialTokens
 from heddle.text.tokenizer.vocabulary import FillIn, TokenType, Vocabulary
+from heddle.token_rules import TokenPieces
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from heddle.grammars import Grammar
-    from heddle.step import TokenGrammar
+    from heddle.token_rules import TokenGrammar
     from heddle.weights.checkpoint import TokenizerSpec
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from heddle.step import Executor
+    from heddle.executor import Executor
     from models.tiny.base import TinyModel
 
 CONFIG = EngineConfig(

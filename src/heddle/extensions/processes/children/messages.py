@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import Meta, Struct
 
 if TYPE_CHECKING:
-    from heddle.step import PageMemory
+    from heddle.executor import PageMemory
 
 Count = Annotated[int, Meta(ge=0)]
 """A count that the child reports."""

@@ -6,6 +6,7 @@ import sys
 from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
 
+from heddle.executor import PageMemory
 from heddle.extensions.processes.children.messages import (
     Close,
     Content,
@@ -17,7 +18,6 @@ from heddle.extensions.processes.children.program import serve_parent
 from heddle.extensions.processes.children.versions import open_same
 from heddle.extensions.processes.plans import PlanReader, Step
 from heddle.extensions.torch.ranks.messages import Computed, Join, Loaded, Order, Setup
-from heddle.step import PageMemory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,22 +7,23 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from heddle.errors import EngineFailedError, HeddleError, StepAbandonedError, StepMemoryError
+from heddle.executor import Executor, WarmingExecutor
 from heddle.extensions.processes.children.messages import (
     ReadPage,
     ReadSnapshot,
     WritePage,
     WriteSnapshot,
 )
-from heddle.step import Executor, WarmingExecutor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from heddle.executor import DeviceMemory, ModelShape
     from heddle.executors.cpu.logit_edits import EditSource
     from heddle.extensions.torch.ranks.group import RankGroup
     from heddle.roofline import ModelWork
     from heddle.state import StateMemory
-    from heddle.step import DeviceMemory, ModelShape, StepPlan, StepResult
+    from heddle.step import StepPlan, StepResult
 
 
 class LeadingExecutor(WarmingExecutor, Executor, Protocol):
@@ -52,7 +53,7 @@ class LeadingExecutor(WarmingExecutor, Executor, Protocol):
 
 
 class RankedExecutor:
-    """Runs plans on all ranks; see `heddle.step.Executor`. Rank 0 samples."""
+    """Runs plans on all ranks; see `heddle.executor.Executor`. Rank 0 samples."""
 
     def __init__(self, leader: LeadingExecutor, group: RankGroup, ranks: int) -> None:
         """Takes over both, and closes them."""
