@@ -8,6 +8,7 @@ from heddle.extensions.call_forms.deepseek import DeepSeek
 from heddle.extensions.call_forms.glm import Glm
 from heddle.extensions.call_forms.json_list import Granite, Nemotron, ToolCalls
 from heddle.extensions.call_forms.kimi import Kimi
+from heddle.extensions.call_forms.lfm2 import Lfm2
 from heddle.extensions.call_forms.minimax import MiniMax
 from heddle.extensions.call_forms.seed_oss import SeedOss
 from heddle.extensions.call_forms.xml_function import XmlFunction
@@ -35,6 +36,8 @@ DEEPSEEK = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁s
         ("<tool_calls>", None),
         ("<|tool_call|>", Granite()),
         ("<|tool_call|>[]<|/tool_call|>", None),
+        ("<|tool_call_start|>{{ call.tool_calls }}", Lfm2()),
+        ("<|tool_list_start|>", Lfm2(knows_calls=False)),
         (XML, None),
         ("tools", None),
     ],

@@ -160,9 +160,8 @@ class Tagged(CallForm):
             return
         pieces: list[str] = []
         yield from self._value_text(source, pieces.append)
-        text = "".join(pieces)
-        cut = source.cut and source.ended
-        source.add_arguments(start + (text.strip() if cut else json_of(text, types)))
+        if not (source.cut and source.ended):  # else the value may be incomplete
+            source.add_arguments(start + json_of("".join(pieces), types))
 
     def _value_text(self, source: AnswerReader, take: Take) -> Steps[None]:
         """Read a value with the tag after it."""
@@ -241,12 +240,11 @@ class Tagged(CallForm):
 
         Of strings only `enum` and `const` are enforced.
         """
-        types, known = types_of(part, root), resolved(part, root)
-        values = known.get("enum", [known["const"]] if "const" in known else None)
-        if types == STRING and isinstance(values, list):
+        types, values = types_of(part, root), values_of(part, root)
+        if types == STRING and values:
             written = " | ".join(json.dumps(one) for one in values)
             return f"SPACE? ({written}) SPACE? {mark(self.after_value)}"
-        if types & STRING or not _is_portable(part):
+        if types & STRING or not is_portable(part):
             return "text"
         shared = {key: root[key] for key in ("$defs", "definitions", "x-guidance") if key in root}
         return f"SPACE? %json {json.dumps({**part, **shared})} SPACE? {mark(self.after_value)}"
@@ -282,14 +280,21 @@ def _escaped(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
-def _is_portable(part: Any) -> bool:
+def values_of(part: Any, root: Schema) -> Sequence[Any]:
+    """The only values that the schema `part` of `root` allows. Empty if it names none."""
+    known = resolved(part, root)
+    values = known.get("enum", [known["const"]] if "const" in known else ())
+    return values if isinstance(values, list) else ()
+
+
+def is_portable(part: Any) -> bool:
     """Whether a schema's references are valid in another schema with the same definitions."""
     if isinstance(part, dict):
         reference = part.get("$ref", "#/$defs/")
         return str(reference).startswith(("#/$defs/", "#/definitions/")) and all(
-            map(_is_portable, part.values())
+            map(is_portable, part.values())
         )
-    return all(map(_is_portable, part)) if isinstance(part, list) else True
+    return all(map(is_portable, part)) if isinstance(part, list) else True
 
 
 def comes_next(source: AnswerReader, texts: Collection[str]) -> Steps[bool]:

@@ -1,0 +1,75 @@
+"""LFM2's calls, as Python writes them: what their grammar allows, and histories."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from heddle.extensions.call_forms.lfm2 import Lfm2
+from heddle.grammars import LARK, Grammar
+from heddle.text.constrained.call_grammar import Callee, answer_grammar, calls_grammar
+from heddle.text.parsing.reading import Reading
+from talking_model import LetterTokenizer, refused_at
+
+TOKENIZER = LetterTokenizer()
+FORM = Lfm2()
+PROPERTIES: dict[str, Any] = {
+    "text": {"type": "string"},
+    "kind": {"enum": ["low", "high"]},
+    "count": {"type": "integer", "maximum": 50},
+    "force": {"type": "boolean"},
+}
+CLOSED: dict[str, Any] = {"properties": PROPERTIES, "additionalProperties": False}
+CALLEES = [Callee("f", CLOSED | {"required": ["text"]}), Callee("g", CLOSED), Callee("h")]
+NAMES = frozenset("fgh")
+
+
+def enforced(**how: Any) -> Grammar:
+    reading = Reading(FORM, NAMES)
+    return Grammar.lark(answer_grammar(reading, CALLEES, TOKENIZER.control_id, **how))
+
+
+def late(**how: Any) -> Grammar:
+    text = calls_grammar(FORM, CALLEES, TOKENIZER.control_id, **how)
+    return Grammar(LARK, text, beginning=Reading(FORM, NAMES))
+
+
+@pytest.mark.parametrize("make", [enforced, late])
+def test_arguments_follow_their_schemas(make: Any) -> None:
+    def refused(*calls: str, **how: Any) -> str | None:
+        opening, closing = FORM.marks
+        return refused_at(make(**how), f"{opening}[{', '.join(calls)}]{closing}")
+
+    for allowed in (
+        *(
+            "f(text='a')",
+            "f(text=\"it's\", kind='low', count=7, force=True)",
+            "f(text='a', count=7)",
+        ),
+        *("g()", "g(count=7)", "g(text='a', force=False)", "h()", "h(a=1, b=['x', {'c': None}])"),
+    ):
+        assert refused(allowed) is None, allowed
+    assert refused("g()", "h()") is None
+    assert refused("g()", "h()", parallel=False) is not None
+    for forbidden in (
+        *("f()", "f(count=7)", "f(text=3)", "f(text='a', kind='mid')", "f(text='a', count=51)"),
+        *("g(other=1)", "g(force=1)", "h(1)", "i()", "g(count=7", ""),
+    ):
+        assert refused(forbidden) is not None, forbidden
+
+
+def test_a_template_without_calls_gets_them_in_the_contents() -> None:
+    function = {"name": "f", "arguments": {"text": "a", "lines": [1, None], "force": True}}
+    said = {
+        "role": "assistant",
+        "content": "So:",
+        "tool_calls": [{"id": "1", "function": function}],
+    }
+    asked = {"role": "user", "content": "Do it."}
+    [first, second] = Lfm2(knows_calls=False).history([asked, said])
+    assert first == asked
+    written = "[f(text='a', lines=[1, None], force=True)]"
+    content = f"So:<|tool_call_start|>{written}<|tool_call_end|>"
+    assert second == {"role": "assistant", "content": content}
+    assert Lfm2().history([said]) == [said]
