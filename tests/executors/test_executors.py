@@ -6,32 +6,23 @@
 from __future__ import annotations
 
 import math
-import sys
 from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from tiny_files import GREEDY, SMALL, one_token_plan, poisoned_file, tiny_file
+from tiny_files import GREEDY, PROMPT, SMALL, one_token_plan, page_table, tiny_file
 
-from devices import EXECUTORS, load_on
-from gguf_writer import Tensor, write_gguf
+from devices import load_on
 from heddle import _native
 from heddle.embedding import EmbeddingParams, Pooling
 from heddle.errors import (
-    ConfigError,
     GrammarError,
     HeddleError,
-    ModelFileError,
-    NonFiniteLogitsError,
     NothingAllowedError,
     StepAbandonedError,
-    UnsupportedModelError,
 )
-from heddle.executor import LogitsSummary
-from heddle.executors.devices import loader
-from heddle.executors.failures import summarize
 from heddle.process_memory import machine_memory
 from heddle.sampling_params import SamplingParams
 from heddle.state import PAGE_TOKENS
@@ -44,60 +35,18 @@ from heddle.step import (
     Scoring,
     StepPlan,
     StepResult,
-    WindowPages,
 )
 from heddle.token_rules import TokenRules
-from heddle.weights.gguf.checkpoint import GGUFCheckpoint
-from heddle.weights.tensor_types import TensorType
-from models.tiny.gemma3 import TinyGemma3
 from models.tiny.llama import MODELS as LLAMA
 from models.tiny.llama import PLAIN
-from models.window_pages import windows_of
 from steps import execute
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from heddle.executor import Executor
 
 pytestmark = pytest.mark.usefixtures("masks_in_time")
-
-PROMPT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8, 4, 6, 2, 6, 4, 3, 3, 8, 3, 2, 7]
-PROMPT += [5, 0, 2, 8, 8, 4]
-"""More than a page."""
-
-
-@pytest.fixture(params=EXECUTORS)
-def device(request: pytest.FixtureRequest) -> str:
-    return request.param
-
-
-@pytest.fixture
-def executor(device: str, tmp_path: Path) -> Executor:
-    return load_on(device, tiny_file(tmp_path), SMALL)
-
-
-def test_an_unknown_device_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match=r"device 'abacus' .*: cpu, .*, torch, cuda") as error:
-        loader("abacus")
-    assert error.value.param == "device"
-
-
-@pytest.mark.parametrize("device", ["cpu:0", "cuda:", "cuda:x", "torch:1"])
-def test_only_a_gpu_has_a_number(device: str) -> None:
-    with pytest.raises(ConfigError, match=f"device '{device}' is unknown"):
-        loader(device)
-
-
-@pytest.mark.parametrize(("device", "extra"), [("torch", "torch"), ("cuda:1", "cuda")])
-def test_a_device_without_torch_names_the_extra(device, extra, monkeypatch) -> None:
-    for name in [one for one in sys.modules if one.startswith("heddle.extensions.torch")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(ConfigError, match=rf"install 'heddle\[{extra}\]'") as error:
-        loader(device)
-    assert error.value.param == "device"
 
 
 def test_a_claimed_context_costs_no_memory(device, tmp_path):
@@ -105,178 +54,6 @@ def test_a_claimed_context_costs_no_memory(device, tmp_path):
     assert executor.shape.context == 2**50
     assert executor.memory.pages == SMALL.kv_cache // executor.memory.token_page_bytes
     assert execute(executor, one_token_plan()).sampled[0].token >= 0
-
-
-def test_settings_that_do_not_fit_are_named(device, tmp_path):
-    file = tiny_file(tmp_path)
-    with pytest.raises(ConfigError, match="kv_cache of 100 bytes does not hold one page"):
-        load_on(device, file, replace(SMALL, kv_cache=100))
-    too_long = PLAIN.metadata()["llama.context_length"] + 1
-    with pytest.raises(ConfigError, match="more than the model's"):
-        load_on(device, file, replace(SMALL, context=too_long))
-
-
-def test_q8_0_needs_whole_blocks_of_a_head(device, tmp_path):
-    with pytest.raises(ConfigError, match=r"kv_type q8_0 needs heads with a multiple of 32 .* 16"):
-        load_on(device, tiny_file(tmp_path), replace(SMALL, kv_type="q8_0"))
-
-
-def test_missing_and_misshapen_tensors_are_named(device, tmp_path):
-    with pytest.raises(ModelFileError, match=r"blk\.0\.attn_q\.weight is missing"):
-        load_on(device, tiny_file(tmp_path, tensors={"blk.0.attn_q.weight": None}), SMALL)
-    with pytest.raises(ModelFileError, match=r"token_embd\.weight has shape"):
-        load_on(device, tiny_file(tmp_path, {"llama.vocab_size": PLAIN.vocabulary + 1}), SMALL)
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("llama.block_count", 2**62),
-        ("llama.block_count", float("inf")),
-        ("llama.embedding_length", 2**40),
-        ("llama.attention.head_count", 2**40),
-        ("llama.attention.key_length", 2**31),
-        ("llama.attention.key_length", 7),
-        ("llama.rope.dimension_count", 2**40),
-        ("llama.rope.dimension_count", 7),
-        ("llama.rope.freq_base", float("nan")),
-        ("llama.rope.freq_base", np.array([1e300])),
-        ("llama.attention.layer_norm_rms_epsilon", float("inf")),
-        ("llama.vocab_size", 2**62),
-        ("llama.feed_forward_length", 2**62),
-    ],
-)
-def test_hostile_hyperparameters_are_typed_errors(device, tmp_path, key, value):
-    with pytest.raises((ModelFileError, UnsupportedModelError, ConfigError)):
-        load_on(device, tiny_file(tmp_path, {key: value}), SMALL)
-
-
-@pytest.mark.parametrize("difference", [-1, 1])
-@pytest.mark.parametrize("says_so", [True, False])
-def test_a_tokenizer_of_another_size_than_the_embedding_is_refused(
-    device, tmp_path, difference, says_so
-):
-    """The model would choose tokens without text, or look up rows that it lacks."""
-    size = PLAIN.vocabulary
-    changes = {
-        "tokenizer.ggml.tokens": [str(id) for id in range(size + difference)],
-        "llama.vocab_size": size if says_so else None,
-    }
-    found = rf"is {size}, but the tokenizer has {size + difference} tokens"
-    with pytest.raises(ModelFileError, match=found if says_so else "token_embd") as error:
-        load_on(device, PLAIN.checkpoint(tmp_path, changes), SMALL)
-    assert error.value.field == ("llama.vocab_size" if says_so else "token_embd.weight")
-    right = changes | {"tokenizer.ggml.tokens": ["t"] * size}
-    load_on(device, PLAIN.checkpoint(tmp_path, right), SMALL).close()
-
-
-def test_rope_divisors_must_be_positive(device, tmp_path):
-    divisors = Tensor.of("rope_freqs.weight", np.zeros(PLAIN.head_dim // 2, np.float32))
-    path = write_gguf(tmp_path / "a.gguf", PLAIN.metadata(), [*PLAIN.tensors(), divisors])
-    with pytest.raises(ModelFileError, match="positive numbers, got 0"):
-        load_on(device, GGUFCheckpoint.open(path), SMALL)
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize(
-    ("name", "dtype"),
-    [
-        ("output_norm.weight", TensorType.F32),
-        ("blk.0.attn_norm.weight", TensorType.F32),
-        ("blk.1.ffn_down.weight", TensorType.F32),
-        ("token_embd.weight", TensorType.F16),
-        ("blk.0.attn_q.weight", TensorType.BF16),
-        ("blk.0.attn_q.weight", TensorType.Q8_0),
-        ("blk.0.ffn_up.weight", TensorType.Q4_1),
-    ],
-)
-def test_weights_that_are_not_finite_are_refused_by_name(device, tmp_path, name, dtype, value):
-    """One weight, the scale of one block, or (Q4_1) its minimum."""
-    tensor = next(t for t in PLAIN.tensors() if t.name == name)
-    size = np.prod(tensor.shape) // dtype.block_elements * dtype.block_bytes
-    data = bytearray(tensor.data if dtype is TensorType.F32 else size)
-    single = np.array([value], np.float32)
-    half = single.astype(np.float16).tobytes()
-    raw = {TensorType.F32: single.tobytes(), TensorType.BF16: single.tobytes()[2:]}.get(dtype, half)
-    at = {TensorType.Q8_0: 3 * 34, TensorType.Q4_1: 3 * 20 + 2}.get(dtype, 5 * len(raw))
-    data[at : at + len(raw)] = raw
-    damaged = replace(tensor, data=bytes(data), type=dtype)
-    file = tiny_file(tmp_path, tensors={name: damaged})
-    with pytest.raises(ModelFileError, match=rf"{name} has infinite or NaN.*allow-nonfinite") as e:
-        load_on(device, file, SMALL)
-    assert e.value.field == name
-    load_on(device, file, replace(SMALL, allow_nonfinite=True)).close()
-
-
-def test_a_poisoned_model_fails_its_sequences_and_not_the_executor(device, tmp_path):
-    poison = next(t for t in PLAIN.tensors() if t.name == "output_norm.weight")
-    values = np.full(PLAIN.width, np.nan, np.float32)
-    file = tiny_file(tmp_path, tensors={poison.name: replace(poison, data=values.tobytes())})
-    executor = load_on(device, file, replace(SMALL, allow_nonfinite=True))
-    for _ in range(2):
-        (failed,) = execute(executor, one_token_plan()).sampled
-        assert failed.slot == 0
-        assert isinstance(failed.error, NonFiniteLogitsError)
-        assert "NaN or infinite after 1 token (" in failed.error.message
-
-
-def figures_of(failed: object, length: int) -> None:
-    """Check that a failure has the figures of a row of `length` NaN, in its message too."""
-    assert isinstance(failed, Failed)
-    assert isinstance(failed.error, NonFiniteLogitsError)
-    finite = {"minimum": None, "maximum": None, "mean": None}
-    counts = {"length": length, "nan": length, "inf": 0, "negative_inf": 0, "negative_rows": 0}
-    assert failed.error.logits == counts | finite
-    assert f" ({length} values: {length} NaN, 0 inf, 0 -inf; none" in failed.error.message
-
-
-def test_an_error_has_figures_of_the_row_that_failed(device, tmp_path):
-    clean = load_on(device, tiny_file(tmp_path), SMALL)
-    prompt = [3, 1, 4]
-    binding = Binding(0, GREEDY, prompt, [])
-    plan = StepPlan((binding,), (Chunk(0, 0, prompt, [0], True),))
-    token = execute(clean, plan).sampled[0].token
-    poisoned = poisoned_file(tmp_path, token)
-    executor = load_on(device, poisoned, replace(SMALL, allow_nonfinite=True))
-    bad = Chunk(1, 0, [2, token], [1], True)
-    guessed = Chunk(0, 0, [*prompt, token], [0], True, guesses=1, uncertain=1)
-    plan = StepPlan((Binding(1, GREEDY, [2, token], []), binding), (bad, guessed))
-    first, fine, second = execute(executor, plan).sampled
-    figures_of(first, PLAIN.vocabulary)
-    assert fine.token == token
-    assert "after 4 tokens" in second.error.message
-    figures_of(second, PLAIN.vocabulary)
-
-
-def test_an_error_of_a_prompt_has_figures_of_its_last_row_that_failed(device, tmp_path):
-    executor = load_on(device, poisoned_file(tmp_path, 11), replace(SMALL, allow_nonfinite=True))
-    scored = Chunk(0, 0, [3, 11, 4], [0], False, Scoring(0, [11, 4], 0))
-    long = Chunk(1, 0, PROMPT, page_table(1, len(PROMPT)), False, Scoring(0, PROMPT[1:], 0))
-    fine, failed = execute(executor, StepPlan((), (long, scored))).scored
-    assert len(fine.scores) == len(PROMPT) - 1
-    figures_of(failed, PLAIN.vocabulary)
-    bindings = (Binding(1, EmbeddingParams(Pooling.MEAN), [3, 11], []),)
-    embedded = Chunk(1, 0, [3, 11], [1], False, pool=Pool(0, complete=True))
-    (failed,) = execute(executor, StepPlan(bindings, (embedded,))).pooled
-    figures_of(failed, PLAIN.width)
-    each = (Binding(1, EmbeddingParams(Pooling.NONE), [11, 11], []),)
-    embedded = replace(embedded, tokens=[11, 11])
-    (failed,) = execute(executor, StepPlan(each, (embedded,))).pooled
-    figures_of(failed, 2 * PLAIN.width)
-
-
-def test_a_row_that_a_later_one_replaced_has_no_figures(tmp_path):
-    """The native program keeps the logits of 32 rows."""
-    executor = load_on("cpu", poisoned_file(tmp_path, 11), replace(SMALL, allow_nonfinite=True))
-    scored = Chunk(0, 0, [3, 11, 4], [0], False, Scoring(0, [11, 4], 0))
-    for after in (31, 32):
-        long = Chunk(1, 0, PROMPT, page_table(1, len(PROMPT)), False, Scoring(0, PROMPT[:after], 0))
-        failed, _ = execute(executor, StepPlan((), (scored, long))).scored
-        if after == 31:
-            figures_of(failed, PLAIN.vocabulary)
-        else:
-            assert failed.error.logits == {}
-            assert "infinite after 3 tokens. The model file" in failed.error.message
 
 
 def test_a_copied_page_gives_the_same_token_as_the_original(device, tmp_path):
@@ -390,10 +167,6 @@ def test_the_work_of_an_executor_is_that_of_its_model(executor):
 # --- exactness -----------------------------------------------------------------------------------
 
 
-def page_table(first: int, tokens: int) -> list[int]:
-    return list(range(first, first + -(-tokens // PAGE_TOKENS)))
-
-
 def prefill(executor: Executor, cuts: Sequence[int], slot: int = 0, first: int = 0) -> StepResult:
     """Compute PROMPT in chunks. Return the result of the last one, with five logprobs."""
     binding = Binding(slot, replace(GREEDY, logprobs=5), PROMPT, [])
@@ -456,45 +229,6 @@ def test_preemption_changes_no_token(executor, params):
     assert (whole[0].mu is None) == (params.mirostat == 0)
 
 
-# --- windowed layers -----------------------------------------------------------------------------
-
-WINDOWED = TinyGemma3("windowed", heads=4, kv_heads=2, head_dim=16, layers=7, window=40)
-LONG = [(7 * i * i + 3 * i) % 31 + 1 for i in range(150)]
-
-
-@pytest.fixture(scope="module")
-def windowed(tmp_path_factory: pytest.TempPathFactory) -> GGUFCheckpoint:
-    path = tmp_path_factory.mktemp("model") / "windowed.gguf"
-    metadata = WINDOWED.metadata() | {"gemma3.context_length": 512}
-    return GGUFCheckpoint.open(write_gguf(path, metadata, WINDOWED.tensors()))
-
-
-def long_prompt(executor: Executor, step: int) -> StepResult:
-    """Compute LONG in chunks that hold only the pages they attend to. Return the last result."""
-    bindings, result = (Binding(0, replace(GREEDY, logprobs=5), LONG, []),), StepResult(())
-    for start in range(0, len(LONG), step):
-        end = min(start + step, len(LONG))
-        chunk = windowed_chunk(executor, start, end)
-        result, bindings = execute(executor, StepPlan(bindings, (chunk,))), ()
-    return result
-
-
-def windowed_chunk(executor: Executor, start: int, end: int) -> Chunk:
-    windows = windows_of(executor.memory, start, end)
-    sample = end == len(LONG)
-    return Chunk(0, start, LONG[start:end], page_table(0, end), sample, windows=windows)
-
-
-def test_released_windowed_pages_change_no_bit(device, windowed):
-    config = replace(SMALL, kv_cache=8 << 20)
-    whole = load_on(device, windowed, replace(config, batch_tokens=512))
-    giving = load_on(device, windowed, replace(config, batch_tokens=16))
-    assert not whole.memory.windows
-    assert giving.memory.windows
-    assert whole.page_format != giving.page_format
-    assert long_prompt(giving, 16) == long_prompt(whole, len(LONG)) == long_prompt(giving, 7)
-
-
 def test_the_page_format_depends_on_the_served_context_where_rope_does(device, tmp_path):
     """Keys of one context must not be restored from disk into another."""
     longrope = next(model for model in LLAMA if model.scaling == "longrope")
@@ -506,43 +240,6 @@ def test_the_page_format_depends_on_the_served_context_where_rope_does(device, t
             formats.add(executor.page_format)
             executor.close()
         assert (len(formats) > 1) == differs
-
-
-def test_a_page_of_each_group_is_read_written_and_copied(device, windowed):
-    executor = load_on(device, windowed, replace(SMALL, kv_cache=8 << 20, batch_tokens=16))
-    expected = long_prompt(executor, 16)
-    chunk = windowed_chunk(executor, 144, 150)
-    (window,) = chunk.windows
-    content = executor.read_page(chunk.pages[-1], [window.pages[-1]])
-    assert len(content) == executor.memory.token_page_bytes
-    free = next(i for i in range(executor.memory.windows[0].pages) if i not in window.pages)
-    executor.write_page(10, content, [free])
-    moved = replace(
-        chunk,
-        pages=[*chunk.pages[:-1], 10],
-        windows=[WindowPages(window.first, [*window.pages[:-1], free])],
-    )
-    assert execute(executor, StepPlan((), (moved,))) == expected
-    executor.write_page(10, bytes(len(content)), [window.pages[-1]])
-    copies = (PageCopy(chunk.pages[-1], 10), PageCopy(free, window.pages[-1], window=0))
-    back = replace(chunk, pages=moved.pages)
-    assert execute(executor, StepPlan((), (back,), copies)) == expected
-
-
-def test_a_plan_without_pages_that_a_window_reaches_is_refused(device, windowed):
-    executor = load_on(device, windowed, replace(SMALL, kv_cache=8 << 20, batch_tokens=16))
-    expected = long_prompt(executor, 16)
-    chunk = windowed_chunk(executor, 144, 150)
-    (window,) = chunk.windows
-    for bad in (
-        [],
-        [WindowPages(window.first + 1, window.pages[1:])],
-        [WindowPages(window.first, window.pages[:-1])],
-        [WindowPages(window.first, [*window.pages[:-1], 10**6])],
-    ):
-        with pytest.raises(HeddleError, match="refused"):
-            execute(executor, StepPlan((), (replace(chunk, windows=bad),)))
-    assert execute(executor, StepPlan((), (chunk,))) == expected
 
 
 # --- scores and embeddings -----------------------------------------------------------------------
@@ -704,24 +401,3 @@ def test_the_memory_of_the_device_is_known(executor):
     assert machine is not None
     assert found.total == machine.total
     assert 0 < found.free < found.total
-
-
-def test_logits_are_summarised(executor):
-    assert executor.logits_summary() is None
-    execute(executor, one_token_plan())
-    figures = executor.logits_summary()
-    assert (figures.length, figures.nan, figures.inf) == (executor.shape.vocabulary, 0, 0)
-    assert (figures.negative_inf, figures.negative_rows) == (0, 0)
-    assert figures.minimum < figures.mean < figures.maximum
-
-
-def test_a_summary_counts_what_is_not_finite() -> None:
-    nan, inf = math.nan, math.inf
-    rows = [[nan, inf, -1], [-inf, 9, 5], [4, -3, 1], [-inf, -2, -1], [nan, -1, -1]]
-    figures = summarize(np.array(rows, np.float32))
-    assert figures == LogitsSummary(15, 2, 1, 2, 1, -3.0, 9.0, 1.0)
-    assert str(figures) == (
-        "15 values: 2 NaN, 1 inf, 2 -inf; the finite ones are -3 to 9; rows with only negative"
-        " values: 1"
-    )
-    assert summarize(np.float32([nan] * 3)) == LogitsSummary(3, 3, 0, 0, 0, None, None, None)

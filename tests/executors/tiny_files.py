@@ -10,6 +10,7 @@ import numpy as np
 from gguf_writer import write_gguf
 from heddle.config import EngineConfig
 from heddle.sampling_params import SamplingParams
+from heddle.state import PAGE_TOKENS
 from heddle.step import Binding, Chunk, StepPlan
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 from models.tiny.llama import PLAIN
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
 
 GREEDY = SamplingParams(temperature=0, seed=0)
 SMALL = EngineConfig(slots=2, threads=1, kv_cache=1 << 20)
+
+PROMPT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8, 4, 6, 2, 6, 4, 3, 3, 8, 3, 2, 7]
+PROMPT += [5, 0, 2, 8, 8, 4]
+"""More than a page."""
 
 
 def tiny_file(path: Path, metadata=None, tensors=None) -> GGUFCheckpoint:
@@ -40,3 +45,7 @@ def poisoned_file(path: Path, token: int) -> GGUFCheckpoint:
 
 def one_token_plan(token: int = 1, page: int = 0) -> StepPlan:
     return StepPlan((Binding(0, GREEDY, [token], []),), (Chunk(0, 0, [token], [page], True),))
+
+
+def page_table(first: int, tokens: int) -> list[int]:
+    return list(range(first, first + -(-tokens // PAGE_TOKENS)))
