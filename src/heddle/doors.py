@@ -97,7 +97,8 @@ class Extension:
             :class:`heddle.text.tokenizer.tokenizer.Tokenizer` and the settings, and return the
             settings with which the device loads the model: with less `kv_cache`, for one, if the
             extension needs a part of it.
-        engrams: a class with the methods of :class:`heddle.engine.engrams.Library`; empty: none.
+        engrams: a class with the methods of :class:`heddle.engine.engrams.EngramLibrary`, and `of`,
+            which opens the tables of the settings; empty: none.
     """
 
     settings: Sequence[str] = ()
