@@ -83,9 +83,6 @@ class FiltersWeight:
         return len(self.values)
 
 
-CpuWeight = LinearWeight | ExpertsWeight | TableWeight | VectorWeight | FiltersWeight
-
-
 class CpuLoader:
     """Packs each tensor when the model claims it; see `heddle.models.ops.Loader`.
 
