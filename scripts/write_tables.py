@@ -3,17 +3,19 @@
     python scripts/write_tables.py [--check]
 
 The sampling parameters go to docs/reference/sampling.md, the fields of vendors to fields.md beside
-it, the settings to settings.md, and the metrics to metrics.md. With --check it writes nothing, and
-exits with 1 if a page is out of date.
+it, the settings to settings.md, the metrics to metrics.md, and the first sentence of each source
+file to files.md. With --check it writes nothing, and exits with 1 if a page is out of date.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import dataclasses
 import json
 import sys
 from enum import Enum
+from itertools import groupby
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
@@ -36,7 +38,8 @@ if TYPE_CHECKING:
     from heddle.server.generate.vendor_fields.row import Row
     from heddle.settings import Setting
 
-REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
+TOP = Path(__file__).parent.parent
+REFERENCE = TOP / "docs" / "reference"
 CONFIGS = EngineConfig, RegistryConfig, ServerConfig
 
 ROUTES = {
@@ -76,13 +79,14 @@ def written(page: str, name: str, lines: Sequence[str]) -> str:
 
 def pages() -> dict[Path, str]:
     """The pages with tables, as they should be."""
-    names = ("sampling", "fields", "settings", "metrics")
-    sampling, fields, settings, metrics = (REFERENCE / f"{name}.md" for name in names)
+    names = ("sampling", "fields", "settings", "metrics", "files")
+    sampling, fields, settings, metrics, files = (REFERENCE / f"{name}.md" for name in names)
     return {
         sampling: written(sampling.read_text("utf-8"), "parameters", _parameters()),
         fields: written(fields.read_text("utf-8"), "fields", list(_fields())),
         settings: written(settings.read_text("utf-8"), "settings", list(_settings())),
         metrics: written(metrics.read_text("utf-8"), "metrics", _metrics()),
+        files: written(files.read_text("utf-8"), "files", list(_files())),
     }
 
 
@@ -164,6 +168,32 @@ def _routes(apis: Api) -> str:
 def _metrics() -> list[str]:
     rows = [_cells(f"`{name}`", kind, text) for name, kind, text in described()]
     return ["| metric | kind | meaning |", "|---|---|---|", *rows]
+
+
+# --- files ---------------------------------------------------------------------------------------
+
+
+def _files() -> Iterator[str]:
+    """The files of the core, room by room, then those of the extensions and of the native core."""
+    source = TOP / "src" / "heddle"
+    paths = [path for path in source.rglob("*.py") if path.stat().st_size]
+    paths.sort(key=lambda path: (path.parent, path.name))
+    core = [path for path in paths if "extensions" not in path.relative_to(source).parts[:-1]]
+    others = [path for path in paths if path not in core]
+    native = [path for kind in ("h", "cpp") for path in (TOP / "native").glob(f"*.{kind}")]
+    for folder, files in groupby((*core, *others, *sorted(native)), lambda path: path.parent):
+        yield from (f"## {folder.relative_to(TOP)}", "", "| file | what it has |", "|---|---|")
+        yield from (_cells(f"`{path.name}`", _first_line(path)) for path in files)
+        yield ""
+
+
+def _first_line(path: Path) -> str:
+    """The first line of a source file's description; empty if it has none."""
+    text = path.read_text("utf-8")
+    if path.suffix == ".py":
+        return (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
+    first = text.partition("\n")[0]
+    return first.removeprefix("// ") if first.startswith("//") else ""
 
 
 # --- sampling parameters -------------------------------------------------------------------------
