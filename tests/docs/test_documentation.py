@@ -129,7 +129,7 @@ def test_the_code_on_a_page_runs(path: Path, address: str) -> None:
             if block.language == "python":
                 # Empty lines before it, so that a traceback names the page's own line.
                 code = "\n" * (block.line - 1) + block.text
-                exec(compile(code, str(path), "exec"), namespace)
+                exec(compile(code, str(path), "exec", dont_inherit=True), namespace)
                 made += namespace.values()
             else:
                 for words in commands_of(block.text):
