@@ -74,10 +74,12 @@ def test_ids_of_kimi_count_the_calls_of_a_conversation() -> None:
         {"role": "assistant", "content": "", "tool_calls": [call]},
         {"role": "tool", "content": "", "tool_call_id": "a"},
         {"role": "tool", "content": "", "tool_call_id": "unknown"},
+        {"role": "assistant", "content": "", "tool_calls": [{**call, "id": "c"}]},
     ]
-    first, second, third, fourth, fifth = Kimi().history(asked)
+    first, second, third, fourth, fifth, sixth = Kimi().history(asked)
     assert [one["id"] for one in first["tool_calls"]] == ["functions.f:0", "functions.f:1"]
     assert second["tool_call_id"] == "functions.f:1"
     assert third["tool_calls"][0]["id"] == fourth["tool_call_id"] == "functions.f:2"
     assert fifth["tool_call_id"] == "unknown"
+    assert sixth["tool_calls"][0]["id"] == "functions.f:3", "an id that comes again counts again"
     assert call["id"] == "a", "what was given is as it was"
