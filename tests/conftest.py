@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import ast
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from alone import IS_CORE_ALONE
+
 TESTS = Path(__file__).parent
-IS_CORE_ALONE = find_spec("heddle.extensions") is None
-"""The tests run on a copy of the package without extensions; see test_core_alone.py."""
 
 
 # However slow the machine is, that is no fault of what is tested.
@@ -29,21 +28,26 @@ QUICK = (
     *("server/generate", "text", "weights"),
 )
 """Rooms of the core whose tests compute little."""
+CORE = ("server",)
+"""Other rooms, of which a copy of the core alone runs the first cases."""
+ROOMS = QUICK + CORE if IS_CORE_ALONE else QUICK
 
 
 def _is_quick(item: pytest.Item) -> bool:
     """Whether a test is of such a room, needs no model, and tries no random examples."""
     room = item.path.relative_to(TESTS).as_posix()
     return (
-        room.startswith(tuple(f"{one}/" for one in QUICK))
+        room.startswith(tuple(f"{one}/" for one in ROOMS))
         and not any(map(item.get_closest_marker, ("model", "large", "torch", "node")))
         and not getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
     )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the first case of each quick test function `quick`."""
-    first = {item.nodeid.partition("[")[0]: item for item in reversed(items) if _is_quick(item)}
+    """Mark the first case of each quick test function `quick`, if one can be of the core alone."""
+    quick = [item for item in items if _is_quick(item)]
+    quick.sort(key=lambda item: item.get_closest_marker("extensions") is not None)
+    first = {item.nodeid.partition("[")[0]: item for item in reversed(quick)}
     for item in first.values():
         item.add_marker(pytest.mark.quick)
 
@@ -54,13 +58,46 @@ def _needs_torch(path: Path) -> bool:
     return 'importorskip("torch")' in text or "from triton_device import" in text
 
 
+PATHS_OF_EXTENSIONS = (
+    *("/api/", "/apply", "/completion", "/embedding", "/infill", "/messages", "/metrics"),
+    *(
+        "/prefix_cache",
+        "/props",
+        "/slots",
+        "/tokenize",
+        "/v1/completion",
+        "/v1/messages",
+        "/v1/prefix_cache",
+    ),
+)
+PATHS_OF_CORE = ("/completions", "/embeddings", "/v1/completions")
+"""Those that begin like a path of an extension."""
+
+
+FIELDS_OF_EXTENSIONS = ("grammar", "guided_", "structured_outputs")
+"""How their names begin."""
+
+
+def _is_of_extension(parameter: object) -> bool:
+    """Whether it is a path of an extension, or a request to such a path or with such fields."""
+    if isinstance(parameter, str):
+        is_of_core = parameter in PATHS_OF_CORE
+        return parameter.startswith(PATHS_OF_EXTENSIONS) and not is_of_core
+    return isinstance(parameter, dict) and (
+        any(str(name).startswith(FIELDS_OF_EXTENSIONS) for name in parameter)
+        or _is_of_extension(parameter.get("path"))
+    )
+
+
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Mark a test `torch` if its file needs torch, or one of its parameters is a torch device."""
+    """Mark a test `torch` or `extensions` if its file or one of its parameters needs them."""
     call = getattr(item, "callspec", None)
-    parameters = call.params.values() if call else ()
+    parameters = list(call.params.values()) if call else []
     devices = (one for one in parameters if isinstance(one, str))
     if _needs_torch(item.path) or any(one.split(",")[0] == "torch" for one in devices):
         item.add_marker(pytest.mark.torch)
+    if any(map(_is_of_extension, parameters)):
+        item.add_marker(pytest.mark.extensions)
 
 
 @cache

@@ -22,12 +22,15 @@ if TYPE_CHECKING:
 
 
 TESTS = Path(__file__).parent
-PLAIN = (
-    "import sys; sys.meta_path[:] = [one for one in sys.meta_path"
-    " if getattr(one, '__module__', '').startswith('_frozen_importlib')];"
-)
+PLAIN = """
+import sys
+
+sys.meta_path[:] = [
+    one for one in sys.meta_path if getattr(one, "__module__", "").startswith("_frozen_importlib")
+]
+"""
 """Imports nothing by the hook of an installation in place, which goes before PYTHONPATH."""
-SERVE = [sys.executable, "-c", f"{PLAIN} from heddle.__main__ import main; main()", "serve"]
+SERVE = [sys.executable, "-m", "heddle", "serve"]
 
 
 LISTED = (
@@ -45,6 +48,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     )
     for native in _native_modules():  # an installation in place keeps it elsewhere
         shutil.copy(native, folder / "heddle")
+    (folder / "sitecustomize.py").write_text(PLAIN, encoding="utf-8")  # each process imports it
     return os.environ | {"PYTHONPATH": str(folder)}
 
 
@@ -60,7 +64,7 @@ def test_it_has_no_extension_and_says_so(environment: dict[str, str]) -> None:
         "from heddle.doors import extensions; from heddle.executors.devices import devices;"
         "from heddle.server.app import apis; print(len(extensions()), *devices(), len(apis()))"
     )
-    command = [sys.executable, "-c", PLAIN + code]
+    command = [sys.executable, "-c", code]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert done.stdout == "0 cpu 2\n"
 
@@ -70,7 +74,7 @@ def test_quantised_weights_need_an_extension(environment: dict[str, str]) -> Non
         "from heddle.weights.huggingface.quantised import quantised_matrices as find;"
         "find({'quantization_config': {'quant_method': 'gptq'}}, {})"
     )
-    command = [sys.executable, "-c", PLAIN + code]
+    command = [sys.executable, "-c", code]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert "UnsupportedModelError: config.json: quantization_config.quant_method" in done.stderr
     assert "'gptq' is not supported; supported: none. Or use the original model" in done.stderr
@@ -101,7 +105,7 @@ def test_a_grammar_that_needs_an_extension_is_refused(environment: dict[str, str
         "try: Grammar.of('gbnf', 'root ::= [a-z]')\n"
         "except GrammarError as error: print(error)"
     )
-    command = [sys.executable, "-c", f"{PLAIN}\n{code}"]
+    command = [sys.executable, "-c", code]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert done.stdout == (
         "grammar cannot be served: no extension is installed that reads grammars of kind 'gbnf';"
@@ -131,21 +135,23 @@ def test_a_family_that_no_extension_brings_is_refused_with_the_known_ones(
     assert ", gemma2, gemma3_text, " in done.stderr
 
 
-ROOMS = "cache disk engine hosting loading sampling scheduler text/chat text/parsing text/tokenizer"
+ROOMS = (
+    "cache disk engine hosting loading sampling scheduler server text/chat text/parsing"
+    " text/tokenizer"
+)
 
 
 def test_its_quick_tests_pass(environment: dict[str, str]) -> None:
-    """Those of the rooms whose tests need no other vendor's fields and grammars."""
+    """In two processes, so that they take less than a minute."""
     rooms = [str(TESTS / room) for room in ROOMS.split()]
-    options = ["-q", "-p", "no:cacheprovider", "-m", "quick and not extensions", *rooms]
-    code = f"{PLAIN} import pytest; sys.exit(pytest.main(sys.argv[1:]))"
-    command = [sys.executable, "-c", code, *options]
+    options = ["-q", "-n", "2", "-p", "no:cacheprovider", "-m", "quick and not extensions", *rooms]
+    command = [sys.executable, "-m", "pytest", *options]
     done = subprocess.run(
         command, env=environment, cwd=TESTS.parent, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     passed = int(done.stdout.rpartition(" passed")[0].rpartition("\n")[2].split()[-1])
-    assert passed > 400
+    assert passed > 900
 
 
 @pytest.mark.model

@@ -46,12 +46,17 @@ def message(server: Talking, **fields: Any) -> Any:
     return choice["message"]
 
 
-def test_reasoning_and_text_in_every_api(server: Talking) -> None:
+@pytest.mark.extensions
+def test_reasoning_and_text_in_anthropic_s_api(server: Talking) -> None:
+    server.says(f"{THOUGHT}{FINAL}Warm.")
+    thinking, text = asked(server, "/v1/messages")["content"]
+    assert (thinking["thinking"], text["text"]) == ("Hm.", "Warm.")
+
+
+def test_reasoning_and_text(server: Talking) -> None:
     server.says(f"{THOUGHT}{FINAL}Warm.")
     chat = message(server)
     assert (chat["content"], chat["reasoning_content"]) == ("Warm.", "Hm.")
-    thinking, text = asked(server, "/v1/messages")["content"]
-    assert (thinking["thinking"], text["text"]) == ("Hm.", "Warm.")
     reasoning, item = asked(server, "/v1/responses")["output"]
     assert reasoning["content"][0]["text"] == "Hm."
     assert item["content"][0]["text"] == "Warm."
@@ -65,15 +70,9 @@ def test_reasoning_and_text_in_every_api(server: Talking) -> None:
     assert "".join(delta.get("reasoning_content") or "" for delta in deltas) == "Hm."
 
 
-def test_calls_in_every_api(server: Talking) -> None:
-    """The arguments that the model wants are wrong: the grammar of the call corrects them."""
+@pytest.mark.extensions
+def test_calls_in_anthropic_s_api(server: Talking) -> None:
     server.says(THOUGHT + CALL)
-    tool = {"type": "function", "function": FUNCTION | {"strict": True}}
-    made = message(server, tools=[tool])
-    assert (made["content"], made["reasoning_content"]) == (None, "Hm.")
-    [call] = made["tool_calls"]
-    assert call["function"]["name"] == "f"
-    assert json.loads(call["function"]["arguments"]) == {"city": "Rome"}
     choice = asked(
         server,
         "/v1/messages",
@@ -82,6 +81,17 @@ def test_calls_in_every_api(server: Talking) -> None:
     )
     assert [block["type"] for block in choice["content"]] == ["thinking", "tool_use"]
     assert choice["content"][1]["input"] == {"city": "Rome"}
+
+
+def test_calls(server: Talking) -> None:
+    """The arguments that the model wants are wrong: the grammar of the call corrects them."""
+    server.says(THOUGHT + CALL)
+    tool = {"type": "function", "function": FUNCTION | {"strict": True}}
+    made = message(server, tools=[tool])
+    assert (made["content"], made["reasoning_content"]) == (None, "Hm.")
+    [call] = made["tool_calls"]
+    assert call["function"]["name"] == "f"
+    assert json.loads(call["function"]["arguments"]) == {"city": "Rome"}
     response = asked(
         server,
         "/v1/responses",
@@ -125,6 +135,7 @@ def test_a_budget_ends_the_reasoning(server: Talking) -> None:
     assert (made["content"], made["reasoning_content"]) == ("Yes.", "abcd")
 
 
+@pytest.mark.extensions
 def test_earlier_reasoning_and_calls_are_in_the_prompt(server: Talking) -> None:
     server.says(FINAL + "Warm.")
     use = {"type": "tool_use", "id": "1", "name": "f", "input": {"city": "Rome"}}

@@ -44,6 +44,7 @@ def test_a_request_has_its_outcome(server: Talking, request_: dict[str, Any]) ->
     assert ignored_in(response) == sorted(request_["ignored"])
 
 
+@pytest.mark.extensions
 def test_a_system_message_of_claude_code_stays_in_its_place(server: Talking) -> None:
     server.says("a")
     messages = [

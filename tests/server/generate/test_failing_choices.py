@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 BODY = {"prompt": "hello", "n": 3, "seed": 1, "max_tokens": 400, "ignore_eos": True}
 
 
-def test_an_error_has_figures_of_logits(serve: Callable[..., Running]) -> None:
+@pytest.mark.parametrize("path", ["/v1/completions", "/completion"])
+def test_an_error_has_figures_of_logits(serve: Callable[..., Running], path: str) -> None:
     server = serve()
     server.executor.poisonous = lambda history: True
     figures: dict[str, float | None] = {"length": 3, "nan": 2, "minimum": None}
     server.executor.figures = figures
-    for path in ("/v1/completions", "/completion"):
-        response = server.post(path, {"prompt": "hello"})
-        assert response.status_code == 500
-        assert response.json()["error"]["logits"] == figures
+    response = server.post(path, {"prompt": "hello"})
+    assert response.status_code == 500
+    assert response.json()["error"]["logits"] == figures
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from talking_model import Talking
 
+pytestmark = pytest.mark.extensions
 ASKED = [{"role": "user", "content": "hello"}]
 ROUTES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": ASKED},

@@ -97,7 +97,9 @@ def test_a_client_that_leaves_has_no_other_turn_before_its_work_is_done() -> Non
 
 def test_a_known_grammar_waits_for_no_one(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     server: Running = serve()
-    body = {"prompt": "x", "guided_regex": "[ab]{9}"}
+    schema = {"name": "x", "schema": {"const": None}}
+    form = {"type": "json_schema", "json_schema": schema}
+    body = {"prompt": "x", "response_format": form}
     assert server.post("/v1/completions", body).status_code == 200
     monkeypatch.setattr(Bodies, "compile", None)
     assert server.post("/v1/completions", body).status_code == 200
@@ -113,7 +115,7 @@ def test_the_search_for_what_is_to_blame_has_an_end(monkeypatch: pytest.MonkeyPa
                 raise GrammarError("too much", param="tools")
 
     engine: Any = Engine()
-    whole, single = Grammar.of("regex", "a", "tools"), Grammar.of("regex", "a", "tools[0]")
+    whole, single = Grammar.lark("start: A", "tools"), Grammar.lark("start: A", "tools[0]")
     with pytest.raises(GrammarError):
         dispatch._compiled(engine, whole, [single] * 5)
     assert engine.asked == 6

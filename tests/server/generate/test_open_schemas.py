@@ -18,6 +18,14 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "null"}}}
 ASKED = {"messages": [{"role": "user", "content": "hello"}]}
 FUNCTION = {"name": "f", "parameters": SCHEMA}
 FORM = {"type": "json_schema", "schema": SCHEMA}
+
+
+def asking(schema: dict[str, Any]) -> dict[str, Any]:
+    """A completion that must be JSON of this schema."""
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    return {"prompt": "x", "response_format": form}
+
+
 CLOSED = '"additionalProperties":false'
 
 BODIES: list[tuple[str, dict[str, Any]]] = [
@@ -100,7 +108,7 @@ def test_every_schema_is_closed_unless_the_request_opens_it(
 
 def test_a_server_may_open_them_and_a_request_close_them(serve: Any, asked: list[str]) -> None:
     server = serve(open_schemas=True)
-    body = {"prompt": "x", "guided_json": SCHEMA}
+    body = asking(SCHEMA)
     server.post("/v1/completions", body)
     server.post("/v1/completions", body | {"open_schemas": False})
     assert [CLOSED in text for text in asked] == [False, True]
@@ -112,6 +120,6 @@ def test_integers_end_and_references_are_found_in_open_schemas_too(
 ) -> None:
     """A small model wrote digits until it was cut; LiteLLM's references were a 400."""
     schema = {"properties": {"n": {"$ref": "/$defs/n"}}, "$defs": {"n": {"type": "integer"}}}
-    shared.post("/v1/completions", {"prompt": "x", "guided_json": schema, "open_schemas": is_open})
+    shared.post("/v1/completions", asking(schema) | {"open_schemas": is_open})
     assert '"maximum":9007199254740991' in asked[0]
     assert '"$ref":"#/$defs/n"' in asked[0]

@@ -61,9 +61,13 @@ def test_a_stream_in_the_queue_has_comments_beside_a_stream_that_runs(
     assert {choice["index"] for choice in finished if choice["finish_reason"]} == {0, 1}
 
 
-def test_comments_may_be_off_and_do_not_come_with_lines(serve: Callable[..., Running]) -> None:
+def test_comments_may_be_off(serve: Callable[..., Running]) -> None:
     quiet = serve(stream_ping=0, slots=1)
     assert COMMENT not in quiet.post("/v1/completions", {"prompt": "ab"} | SHORT).text
+
+
+@pytest.mark.extensions
+def test_comments_do_not_come_with_lines(serve: Callable[..., Running]) -> None:
     server = serve(stream_ping=0.001, slots=1)
     server.executor.gate.clear()
     body = {"model": "fake", "prompt": "ab", "options": {"num_predict": 2}}
@@ -94,6 +98,7 @@ def test_a_stream_shows_the_progress_of_its_prompt(
     assert len(rest) > len(at)
 
 
+@pytest.mark.extensions
 def test_progress_shows_cached_tokens(serve: Callable[..., Running]) -> None:
     server = serve()
     body = {"prompt": "b" * 200, "return_progress": True} | SHORT
@@ -112,9 +117,9 @@ def test_progress_shows_cached_tokens(serve: Callable[..., Running]) -> None:
         assert end["prompt_ms"] == last["time_ms"] > 0
 
 
-def test_an_answer_that_is_no_stream_has_no_progress(shared: Running) -> None:
+@pytest.mark.parametrize("path", ["/v1/completions", "/completion"])
+def test_an_answer_that_is_no_stream_has_no_progress(shared: Running, path: str) -> None:
     body = {"prompt": "ab", "max_tokens": 1, "return_progress": True}
-    for path in ("/completion", "/v1/completions"):
-        assert "prompt_progress" not in shared.post(path, body).text
+    assert "prompt_progress" not in shared.post(path, body).text
     told = shared.post("/v1/responses", {"input": "ab", "return_progress": True})
     assert (told.status_code, told.json()["error"]["param"]) == (400, "return_progress")

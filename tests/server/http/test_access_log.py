@@ -93,10 +93,12 @@ def test_a_path_that_does_not_exist(shared: Running, logged: Callable[[str], Lin
     assert lines.levels == ["DEBUG", "INFO"]
 
 
-def test_scrapes_log_at_level_debug(shared: Running, logged: Callable[[str], Lines]) -> None:
-    for path in ("/health", "/metrics", "/slots", "/v1/models"):
-        answer = shared.get(path)
-        assert logged(answer.headers["x-request-id"]).levels == ["DEBUG", "DEBUG"]
+@pytest.mark.parametrize("path", ["/health", "/v1/models", "/metrics", "/slots"])
+def test_scrapes_log_at_level_debug(
+    shared: Running, logged: Callable[[str], Lines], path: str
+) -> None:
+    answer = shared.get(path)
+    assert logged(answer.headers["x-request-id"]).levels == ["DEBUG", "DEBUG"]
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -228,6 +228,7 @@ def test_a_name_with_one_foreign_address_is_not_loopback(monkeypatch: pytest.Mon
 # --- the server's own admin routes ---------------------------------------------------------------
 
 
+@pytest.mark.extensions
 def test_the_prefix_cache_is_changed_by_admins_only(serve: Callable[..., Running]) -> None:
     server = serve(api_key=(USER,), admin_key=(BOSS,))
     for method, path in (("POST", "/prefix_cache"), ("DELETE", "/v1/prefix_cache")):
@@ -246,12 +247,14 @@ def test_the_prefix_cache_is_changed_by_admins_only(serve: Callable[..., Running
     assert answer.status_code == 200
 
 
+@pytest.mark.extensions
 def test_a_refused_client_s_body_is_not_read(serve: Callable[..., Running]) -> None:
     server = serve(admin_key=(BOSS,))
     answer = httpx.post(server.url + "/v1/prefix_cache", content=b"no JSON", timeout=PATIENCE)
     assert (answer.status_code, answer.json()["error"]["code"]) == (401, "invalid_api_key")
 
 
+@pytest.mark.extensions
 @pytest.mark.parametrize(
     ("keys", "closed"),
     [

@@ -169,14 +169,16 @@ def test_many_texts_of_a_client_go_in_turns(serve: Callable[..., Running]) -> No
     assert len(answer.json()["data"]) == 5
 
 
-def test_clients_may_only_put_themselves_last(serve: Callable[..., Running]) -> None:
-    running = serve()
-    for path, fields in {**REQUESTS, "/v1/embeddings": {"input": "hi"}}.items():
-        body = {**fields, "model": running.engine.model.info.id}
-        refused = running.post(path, {**body, "priority": -1})
-        assert refused.status_code == 400
-        assert "priority must be at least 0 (min_priority), got -1" in refused.text
-        assert running.post(path, {**body, "priority": 3}).status_code == 200
+@pytest.mark.parametrize("path", [*REQUESTS, "/v1/embeddings"])
+def test_clients_may_only_put_themselves_last(shared: Running, path: str) -> None:
+    body = {**REQUESTS.get(path, {"input": "hi"}), "model": shared.engine.model.info.id}
+    refused = shared.post(path, {**body, "priority": -1})
+    assert refused.status_code == 400
+    assert "priority must be at least 0 (min_priority), got -1" in refused.text
+    assert shared.post(path, {**body, "priority": 3}).status_code == 200
+
+
+def test_a_server_may_let_them_go_first(serve: Callable[..., Running]) -> None:
     running = serve(min_priority=-5)
     assert running.post("/v1/completions", {"prompt": "hi", "priority": -5}).status_code == 200
 

@@ -472,6 +472,7 @@ def asking(server: Running, **fields: Any) -> socket.socket:
 
 
 def metric(server: Running, name: str) -> int:
+    """A number that the extension `metrics` shows."""
     metrics = server.get("/metrics").text
     [number] = re.findall(rf"^heddle_{name} (\S+)$", metrics, re.MULTILINE)
     return int(float(number))
@@ -492,6 +493,7 @@ def ask_and_read(server: Running, stream: bool) -> str:
     return "".join(json.loads(event)["choices"][0]["text"] for event in events)
 
 
+@pytest.mark.extensions
 @pytest.mark.parametrize("stream", [False, True])
 def test_many_who_never_read_are_cut_one_by_one_and_no_one_else_notices(
     serve: Callable[..., Running], stream: bool
@@ -510,6 +512,7 @@ def test_many_who_never_read_are_cut_one_by_one_and_no_one_else_notices(
     server.until(lambda: metric(server, "backlog_bytes") == 0)
 
 
+@pytest.mark.extensions
 def test_one_who_reads_late_is_told_why_the_stream_ends(serve: Callable[..., Running]) -> None:
     server = serve(slots=16, backlog=1 << 20, send_timeout=86_400)
     with asking(server, stream=True, n=16) as client:
@@ -532,6 +535,7 @@ def test_an_answer_too_large_to_be_kept_is_refused(serve: Callable[..., Running]
     assert server.post("/v1/chat/completions", LONG | {"top_logprobs": 1}).status_code == 200
 
 
+@pytest.mark.extensions
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_client_that_reads_nothing_is_cut_off(
     serve: Callable[..., Running], stream: bool
@@ -549,6 +553,7 @@ def test_a_client_that_reads_nothing_is_cut_off(
     assert server.idle()
 
 
+@pytest.mark.extensions
 @pytest.mark.parametrize(
     ("sent", "hundreds"), [(b"", 20), (b"POST /v1/completions HT", 20), (None, 3)]
 )

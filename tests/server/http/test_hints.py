@@ -48,9 +48,25 @@ CHAT_HINTS = {
 }
 TOOL = {"name": "f", "input_schema": {"type": "object"}}
 CASES = [
-    ("/v1/chat/completions", LABELS | LLAMA | CHAT_HINTS | {"metadata": {"a": "b"}}, None),
-    ("/v1/completions", LABELS | LLAMA | {"metadata": {"a": "b"}}, None),
-    ("/v1/responses", LABELS | LLAMA | {"context_management": [{"type": "compaction"}]}, None),
+    ("/v1/chat/completions", LABELS | {"metadata": {"a": "b"}, "verbosity": "low"}, None),
+    pytest.param(
+        "/v1/chat/completions",
+        LABELS | LLAMA | CHAT_HINTS | {"metadata": {"a": "b"}},
+        None,
+        marks=pytest.mark.extensions,
+    ),
+    pytest.param(
+        "/v1/completions",
+        LABELS | LLAMA | {"metadata": {"a": "b"}},
+        None,
+        marks=pytest.mark.extensions,
+    ),
+    pytest.param(
+        "/v1/responses",
+        LABELS | LLAMA | {"context_management": [{"type": "compaction"}]},
+        None,
+        marks=pytest.mark.extensions,
+    ),
     ("/v1/responses", {"text": {"verbosity": "low"}}, "text.verbosity"),
     ("/v1/responses", {"reasoning": {"effort": "low"}}, "reasoning.effort"),
     ("/v1/responses", {"reasoning": {"summary": "auto"}}, "reasoning.summary"),
@@ -106,8 +122,16 @@ def test_hints_are_accepted_and_named(
             "/v1/chat/completions",
             {"store": False, "service_tier": "auto", "verbosity": "medium", "user": None},
         ),
-        ("/v1/completions", {"cache_prompt": True, "id_slot": -1, "timings_per_token": False}),
-        ("/v1/completions", {"t_max_prompt_ms": -1, "t_max_predict_ms": 0.0}),
+        pytest.param(
+            "/v1/completions",
+            {"cache_prompt": True, "id_slot": -1, "timings_per_token": False},
+            marks=pytest.mark.extensions,
+        ),
+        pytest.param(
+            "/v1/completions",
+            {"t_max_prompt_ms": -1, "t_max_predict_ms": 0.0},
+            marks=pytest.mark.extensions,
+        ),
         ("/v1/responses", {"include": ["message.output_text.logprobs"], "metadata": {"a": "b"}}),
         ("/v1/messages", {"service_tier": "auto", "thinking": {"type": "disabled"}}),
     ],
@@ -134,18 +158,26 @@ def test_a_hint_has_its_type(
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
 
 
-def test_a_stream_and_a_count_have_the_header(shared: Running) -> None:
+def test_a_stream_has_the_header(shared: Running) -> None:
     chat = BODIES["/v1/chat/completions"] | {"stream": True, "reasoning_effort": "high"}
     assert shared.post("/v1/chat/completions", chat).headers[HEADER] == "reasoning_effort"
+
+
+@pytest.mark.extensions
+def test_a_count_has_the_header(shared: Running) -> None:
     count = {"model": "fake", "messages": ASKED, "thinking": {"type": "adaptive"}}
     assert shared.post("/v1/messages/count_tokens", count).headers[HEADER] == "thinking"
 
 
-def test_the_official_clients_see_it(shared: Running) -> None:
+def test_openai_s_client_sees_it(shared: Running) -> None:
     raw = shared.openai.chat.completions.with_raw_response.create(
         model="fake", messages=ASKED, max_tokens=2, reasoning_effort="low", verbosity="low"
     )
     assert sorted(raw.headers[HEADER].split(", ")) == ["reasoning_effort", "verbosity"]
+
+
+@pytest.mark.extensions
+def test_anthropic_s_client_sees_it(shared: Running) -> None:
     with anthropic.Anthropic(base_url=shared.url, api_key="none", max_retries=0) as client:
         message = client.messages.with_raw_response.create(
             model="fake",

@@ -107,9 +107,11 @@ def test_known_fields_are_held_to_what_they_may_be(
     ("path", "fields"),
     [
         ("/v1/chat/completions", {"grammar_triggers": [{"type": "word"}]}),
-        ("/v1/chat/completions", {"stop_regex": "a"}),
-        ("/v1/chat/completions", {"stop_sequences": ["x"]}),
-        ("/v1/chat/completions", {"max_new_tokens": 2}),
+        pytest.param("/v1/chat/completions", {"stop_regex": "a"}, marks=pytest.mark.extensions),
+        pytest.param(
+            "/v1/chat/completions", {"stop_sequences": ["x"]}, marks=pytest.mark.extensions
+        ),
+        pytest.param("/v1/chat/completions", {"max_new_tokens": 2}, marks=pytest.mark.extensions),
         ("/v1/completions", {"tools": [{"type": "function"}]}),
         ("/v1/embeddings", {"grammar": "x"}),
         ("/v1/responses", {"response_format": {"type": "json_object"}}),
@@ -147,6 +149,7 @@ def leniently(body: dict[str, Any]) -> None:
     parse_leniently(to_json(body), Schema, RequestRecord(), CONSTRAINTS)
 
 
+@pytest.mark.extensions
 def test_the_table_has_the_constraints_of_all_vendors() -> None:
     assert set(KNOWN.split()) <= CONSTRAINTS
 
@@ -168,11 +171,21 @@ def test_a_constraint_of_zero_is_refused_and_one_that_is_off_is_not() -> None:
 @pytest.mark.parametrize(
     ("path", "fields"),
     [
-        ("/v1/chat/completions", {"messages": [*CHAT["messages"], MESSAGE | {"grammar": "x"}]}),
-        ("/v1/chat/completions", {"tools": [TOOL | {"regex": "a"}]}),
-        (
+        ("/v1/chat/completions", {"messages": [*CHAT["messages"], MESSAGE | {"stop": "x"}]}),
+        pytest.param(
+            "/v1/chat/completions",
+            {"messages": [*CHAT["messages"], MESSAGE | {"grammar": "x"}]},
+            marks=pytest.mark.extensions,
+        ),
+        pytest.param(
+            "/v1/chat/completions",
+            {"tools": [TOOL | {"regex": "a"}]},
+            marks=pytest.mark.extensions,
+        ),
+        pytest.param(
             "/v1/chat/completions",
             {"tools": [TOOL, TOOL | {"function": {"name": "f", "ebnf": "x"}}]},
+            marks=pytest.mark.extensions,
         ),
         ("/v1/completions", {"structured_outputs": {"regex": "a", "ebnf": "x"}}),
         ("/v1/messages", {"messages": [MESSAGE | {"stop": "x"}]}),
@@ -197,7 +210,7 @@ def test_all_unknown_fields_of_a_list_are_named(lenient: Running) -> None:
 
 
 def test_an_empty_constraint_asks_for_nothing(lenient: Running) -> None:
-    body = {"prompt": "a", "max_tokens": 1, "grammar": "", "tools": [], "foo": 1}
+    body = {"prompt": "a", "max_tokens": 1, "logit_bias": {}, "tools": [], "foo": 1}
     answer = lenient.post("/v1/completions", body)
     assert answer.status_code == 200
     assert answer.headers["x-heddle-ignored"] == "tools, foo"

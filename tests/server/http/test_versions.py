@@ -37,6 +37,7 @@ def test_what_is_read_is_at_both_paths(shared: Running, path: str) -> None:
     assert [answer.status_code for answer in answers] == [200, 200]
 
 
+@pytest.mark.extensions
 def test_completions_without_v1_are_those_of_llama_cpp(shared: Running) -> None:
     body = {"prompt": "hello", "max_tokens": 1, "ignore_eos": True}
     assert "choices" in shared.post("/v1/completions", body).json()
@@ -45,8 +46,12 @@ def test_completions_without_v1_are_those_of_llama_cpp(shared: Running) -> None:
 
 
 def test_an_error_has_the_shape_of_the_route_s_vendor(shared: Running) -> None:
-    assert shared.post("/messages", {}).json()["type"] == "error"
     assert shared.post("/completions", {}).json()["error"]["param"] == "prompt"
+
+
+@pytest.mark.extensions
+def test_so_has_one_of_anthropic_s_route(shared: Running) -> None:
+    assert shared.post("/messages", {}).json()["type"] == "error"
 
 
 @pytest.mark.parametrize("path", ["/nothing", "/v1/nothing", "/v1/v1/models", "/v1", "/v1health"])
@@ -56,10 +61,20 @@ def test_other_paths_stay_what_they_are(shared: Running, path: str) -> None:
     assert path in answer.json()["error"]["message"]
 
 
-def test_a_wrong_method_is_told_the_right_ones_at_both_paths(shared: Running) -> None:
-    for path in ("/prefix_cache", "/v1/prefix_cache"):
-        answer = httpx.patch(shared.url + path, timeout=PATIENCE)
-        assert (answer.status_code, answer.headers["allow"]) == (405, "DELETE, POST")
+@pytest.mark.parametrize(
+    ("path", "methods"),
+    [
+        ("/health", "GET, HEAD"),
+        ("/v1/health", "GET, HEAD"),
+        ("/prefix_cache", "DELETE, POST"),
+        ("/v1/prefix_cache", "DELETE, POST"),
+    ],
+)
+def test_a_wrong_method_is_told_the_right_ones_at_both_paths(
+    shared: Running, path: str, methods: str
+) -> None:
+    answer = httpx.patch(shared.url + path, timeout=PATIENCE)
+    assert (answer.status_code, answer.headers["allow"]) == (405, methods)
 
 
 def test_routes_are_listed_once(shared: Running) -> None:

@@ -98,11 +98,19 @@ def test_every_response_has_a_request_id(shared: Running, path: str) -> None:
 def test_the_api_describes_itself(shared: Running) -> None:
     described = shared.get("/openapi.json").json()
     assert described["paths"].keys() >= {
-        *("/v1/chat/completions", "/v1/completions", "/infill", "/tokenize", "/detokenize"),
-        *("/apply_template", "/apply-template", "/v1/messages", "/v1/messages/count_tokens"),
-        *("/v1/models", "/health", "/metrics", "/slots"),
+        *("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings"),
+        *("/v1/models", "/health"),
     }
     body = described["paths"]["/v1/chat/completions"]["post"]["requestBody"]
     schema = body["content"]["application/json"]["schema"]
     assert "messages" in schema["required"]
     assert schema["additionalProperties"] is False
+
+
+@pytest.mark.extensions
+def test_the_description_has_the_routes_of_extensions(shared: Running) -> None:
+    described = shared.get("/openapi.json").json()
+    assert described["paths"].keys() >= {
+        *("/infill", "/tokenize", "/detokenize", "/apply_template", "/apply-template"),
+        *("/v1/messages", "/v1/messages/count_tokens", "/metrics", "/slots"),
+    }

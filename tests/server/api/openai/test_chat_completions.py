@@ -279,11 +279,23 @@ def test_the_end_token_has_its_logprob_in_the_last_chunk(shared: Running) -> Non
     assert [item.token for item in last.logprobs.content] == ["<end>"]
 
 
-def test_text_parts_are_joined_by_newlines(shared: Running) -> None:
-    parts = [{"type": "text", "text": "what is"}, {"type": "text", "text": "the sea"}]
-    messages = [{"role": "user", "content": parts}]
-    written = shared.post("/apply_template", {"messages": messages}).json()
+PARTS = [{"type": "text", "text": "what is"}, {"type": "text", "text": "the sea"}]
+
+
+@pytest.mark.extensions
+def test_a_template_is_shown_text_parts_joined_by_newlines(shared: Running) -> None:
+    body = {"messages": [{"role": "user", "content": PARTS}]}
+    written = shared.post("/apply_template", body).json()
     assert written["prompt"] == "user- what is\nthe sea."
+
+
+def test_text_parts_are_joined_by_newlines(shared: Running) -> None:
+    def answer_to(content: object) -> str:
+        body = {"messages": [{"role": "user", "content": content}], "max_tokens": 20, "seed": 1}
+        answer = shared.post("/v1/chat/completions", body | {"ignore_eos": True}).json()
+        return str(answer["choices"][0]["message"]["content"])
+
+    assert answer_to(PARTS) == answer_to("what is\nthe sea") != answer_to("what is the sea")
 
 
 def test_what_changes_nothing_is_accepted(shared: Running) -> None:

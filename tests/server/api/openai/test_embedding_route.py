@@ -227,6 +227,12 @@ def test_an_empty_text_has_a_vector_if_the_model_begins_texts_with_a_token(
     monkeypatch.setattr(FakeTokenizer, "encode", lambda *text, **_: [1, *encode(*text)])
     empty, _ = ask(shared, ["", "a"]).data
     assert empty.embedding == embedding([1]).tolist()
+
+
+@pytest.mark.extensions
+def test_so_it_has_by_llama_cpp_s_route(shared: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    encode = FakeTokenizer.encode
+    monkeypatch.setattr(FakeTokenizer, "encode", lambda *text, **_: [1, *encode(*text)])
     assert shared.post("/embedding", {"content": ""}).json()[0]["embedding"]
 
 

@@ -10,6 +10,7 @@ import httpx
 import openai
 import pytest
 
+from heddle.hosting.registry import Registry
 from heddle.server.generate import dispatch
 from patience import PATIENCE
 
@@ -470,8 +471,8 @@ def test_the_official_client_raises_errors_of_a_stream(serve: Callable[..., Runn
 
 def test_a_bug_is_an_answer_too(serve: Callable[..., Running], monkeypatch: Any) -> None:
     server = serve(cors=("*",))
-    monkeypatch.setattr(server.engine, "snapshot", lambda: 1 / 0)
-    response = server.get("/slots", headers={"origin": "https://page.example"})
+    monkeypatch.setattr(Registry, "status", lambda _: 1 / 0)
+    response = server.get("/v1/models", headers={"origin": "https://page.example"})
     assert response.status_code == 500
     error = error_of(response)
     assert (error["code"], error["type"]) == ("internal_error", "server_error")

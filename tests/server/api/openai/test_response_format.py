@@ -19,7 +19,15 @@ if TYPE_CHECKING:
     from heddle.grammars import Grammar
 
 CHAT = {"messages": [{"role": "user", "content": "hello"}], "seed": 1}
+SCHEMA = "response_format.json_schema.schema"
 LETTER_STRING = 'start: "a" (/[b-f]/)+ "z"'
+NULL = {
+    "response_format": {
+        "type": "json_schema",
+        "json_schema": {"name": "x", "schema": {"const": None}},
+    }
+}
+"""Asks for the text `null`."""
 
 
 def chat(server: Running, **fields: Any) -> Any:
@@ -62,6 +70,7 @@ def test_every_choice_is_what_was_asked_for(
         assert choice["finish_reason"] == "stop"
 
 
+@pytest.mark.extensions
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
@@ -88,6 +97,7 @@ def test_structured_outputs_hold_exactly_one_form(
     assert said in answer.json()["error"]["message"]
 
 
+@pytest.mark.extensions
 def test_structured_outputs_by_openais_client(shared: Running) -> None:
     answer = shared.openai.chat.completions.create(
         model="fake",
@@ -97,11 +107,12 @@ def test_structured_outputs_by_openais_client(shared: Running) -> None:
     assert answer.choices[0].message.content == "tea"
 
 
-def test_a_completion_takes_them_too(shared: Running) -> None:
-    body = {"prompt": "hello", "guided_choice": ["tea"], "max_tokens": 9}
-    assert shared.post("/v1/completions", body).json()["choices"][0]["text"] == "tea"
+def test_a_completion_takes_it_too(shared: Running) -> None:
+    body = {"prompt": "hello", "max_tokens": 9} | NULL
+    assert shared.post("/v1/completions", body).json()["choices"][0]["text"] == "null"
 
 
+@pytest.mark.extensions
 def test_the_best_of_some(shared: Running) -> None:
     body = {"prompt": "hello", "guided_regex": "[a-m]{4}", "n": 2, "best_of": 5, "seed": 1}
     choices = shared.post("/v1/completions", body).json()["choices"]
@@ -122,14 +133,14 @@ def test_nobody_waits_while_a_grammar_is_compiled(shared: Running, monkeypatch: 
     monkeypatch.setattr(compiler, "_compile_cached", partial(slow, compiler))
     monkeypatch.setattr(shared.engine.model.tokenizer, "grammars", compiler)
     with ThreadPoolExecutor(1) as pool:
-        shaped = pool.submit(chat, shared, guided_choice=["tea"])
+        shaped = pool.submit(chat, shared, **NULL)
         try:
             assert begun.wait(PATIENCE)
             assert chat(shared, max_tokens=3)["choices"]
             assert shared.get("/health").status_code == 200
         finally:
             may_go_on.set()
-        assert shaped.result()["choices"][0]["message"]["content"] == "tea"
+        assert shaped.result()["choices"][0]["message"]["content"] == "null"
 
 
 def test_what_all_grammars_share_is_made_before_a_server_serves(
@@ -145,7 +156,7 @@ def test_what_all_grammars_share_is_made_before_a_server_serves(
     monkeypatch.setattr("heddle.text.constrained.grammar.LLTokenizer", make)
     server = serve()
     assert len(made) == 1
-    chat(server, guided_choice=["tea"])
+    chat(server, **NULL)
     assert len(made) == 1
 
 
@@ -155,11 +166,11 @@ def test_a_stream(shared: Running) -> None:
             model="fake",
             messages=[{"role": "user", "content": "hello"}],
             stream=True,
-            extra_body={"guided_regex": "[ab]{9}"},
+            extra_body=NULL,
         )
     )
     text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
-    assert re.fullmatch("[ab]{9}", text)
+    assert text == "null"
     assert chunks[-1].choices[0].finish_reason == "stop"
 
 
@@ -170,19 +181,17 @@ def test_text_asks_for_nothing(shared: Running) -> None:
 
 
 def test_max_tokens_cuts_it_off(shared: Running) -> None:
-    choice = chat(shared, guided_regex="[ab]{9}", max_tokens=4)["choices"][0]
-    assert re.fullmatch("[ab]{4}", choice["message"]["content"])
+    choice = chat(shared, **NULL, max_tokens=3)["choices"][0]
+    assert choice["message"]["content"] == "nul"
     assert choice["finish_reason"] == "length"
 
 
 def test_what_would_take_minutes_to_compile_is_refused(serve: Any) -> None:
     patterns = [{"type": "string", "pattern": f"^(a|b)*a(a|b){{{i}}}"} for i in range(40)]
-    response = serve().post("/v1/chat/completions", CHAT | {"guided_json": {"allOf": patterns}})
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"allOf": patterns}}}
+    response = serve().post("/v1/chat/completions", CHAT | {"response_format": form})
     assert response.status_code == 400
-    assert response.json()["error"]["param"] == "guided_json"
-
-
-SCHEMA = "response_format.json_schema.schema"
+    assert response.json()["error"]["param"] == SCHEMA
 
 
 @pytest.mark.parametrize(

@@ -627,6 +627,7 @@ def test_what_is_refused(hermes: Talking, fields: dict[str, Any], param: str, sa
         assert said in error["message"]
 
 
+@pytest.mark.extensions
 def test_templates_can_be_looked_at_with_tools(hermes: Talking) -> None:
     body = {"messages": ASKED, "tools": [CLOCK]}
     prompt = hermes.post("/apply_template", body).json()["prompt"]

@@ -1,20 +1,13 @@
-"""Models are listed, loaded and unloaded over HTTP, and requests pick one by name."""
+"""Models are loaded and unloaded over HTTP; probes of all extensions load none."""
 
 from __future__ import annotations
 
-import threading
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
 
-from configs import server_config
 from fake_loads import poison
-from fake_model import fake_model
-from fake_server import AnyTextTokenizer, ScoringExecutor
-from heddle.config import EngineConfig, RegistryConfig
 from heddle.engine import Engine
 from heddle.errors import (
     ChecksumError,
@@ -23,14 +16,15 @@ from heddle.errors import (
     ModelSourceError,
     UnsupportedModelError,
 )
-from heddle.hosting.registry import Registry
-from live_server import live_server
+from model_server import model_server
 from patience import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from heddle.config import EngineConfig
+    from model_server import ModelServer
 
 PROBES = {
     "/health": 200,
@@ -54,67 +48,13 @@ PROBES = {
 not loaded."""
 
 
-@dataclass
-class Server:
-    """A server of fake models.
-
-    Attributes:
-        url: its address.
-        registry: its models.
-        gate: loads wait for it.
-        loads: the sources of all loads, in order.
-    """
-
-    url: str
-    registry: Registry
-    gate: threading.Event
-    loads: list[str]
-
-    def probe(self, path: str) -> httpx.Response:
-        if path == "/api/show":
-            return self.post(path, model="one")
-        return httpx.get(self.url + path, timeout=PATIENCE)
-
-    def post(self, path: str, **body: Any) -> httpx.Response:
-        return httpx.post(self.url + path, json=body, timeout=PATIENCE)
-
-    def complete(self, model: str | None = None) -> httpx.Response:
-        named = {} if model is None else {"model": model}
-        return self.post("/v1/completions", prompt="hello", max_tokens=2, ignore_eos=True, **named)
-
-    def states(self) -> dict[str, str]:
-        listed = httpx.get(self.url + "/models", timeout=PATIENCE).json()["data"]
-        return {model["id"]: model["status"]["value"] for model in listed}
-
-
 @pytest.fixture
-def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    """Serves `one`, and knows `two.gguf` of its folder. Loads on demand, with the alias `best`."""
-    (tmp_path / "two.gguf").write_bytes(b"GGUF")
-    gate, loads = threading.Event(), []
-    gate.set()
-
-    def load(source: str, config: EngineConfig, **more: Any) -> Engine:
-        loads.append(source)
-        assert gate.wait(PATIENCE)
-        fake = fake_model(ScoringExecutor())
-        name = source.rpartition("/")[2].removesuffix(".gguf")
-        info = replace(fake.info, id=name)
-        return Engine(replace(fake, info=info, tokenizer=AnyTextTokenizer(None)), config)
-
-    monkeypatch.setattr(Engine, "load", load)
-    config = RegistryConfig(models_dir=str(tmp_path), autoload=True)
-    with Registry(config) as registry:
-        registry.add("one")
-        registry.load("one")
-        with live_server(
-            registry, server_config(port=0, alias=("best",), metric_names="llamacpp")
-        ) as live:
-            yield Server(live.url, registry, gate, loads)
-        gate.set()
+def models(tmp_path: Path) -> Iterator[ModelServer]:
+    with model_server(tmp_path, metric_names="llamacpp") as server:
+        yield server
 
 
-def test_probes_do_not_renew_the_time_of_a_model(models: Server) -> None:
+def test_probes_do_not_renew_the_time_of_a_model(models: ModelServer) -> None:
     entry = models.registry._entries.by_name["one"]
     entry.used_at = 1.0
     for path in PROBES:
@@ -125,7 +65,7 @@ def test_probes_do_not_renew_the_time_of_a_model(models: Server) -> None:
     assert entry.used_at > 1.0
 
 
-def test_probes_load_no_model(models: Server) -> None:
+def test_probes_load_no_model(models: ModelServer) -> None:
     awake = models.probe("/props").json()
     models.registry.unload("one")
     for path, status in PROBES.items():
@@ -141,13 +81,13 @@ def test_probes_load_no_model(models: Server) -> None:
     assert models.probe("/props?model=three").status_code == 404
 
 
-def counters(models: Server) -> dict[str, float]:
+def counters(models: ModelServer) -> dict[str, float]:
     lines = models.probe("/metrics").text.splitlines()
     samples = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
     return {name: float(value) for name, value in samples}
 
 
-def test_counters_go_on_when_a_model_is_loaded_again(models: Server) -> None:
+def test_counters_go_on_when_a_model_is_loaded_again(models: ModelServer) -> None:
     own, steps = 'heddle_generated_tokens_total{model="one"}', "heddle_steps_total"
     seconds, level = "llamacpp:prompt_seconds_total", 'heddle_slots{model="one"}'
     tokens = "llamacpp:tokens_predicted_total"
@@ -167,7 +107,7 @@ def test_counters_go_on_when_a_model_is_loaded_again(models: Server) -> None:
     assert after[seconds] > before[seconds]
 
 
-def test_counters_of_a_poisoned_model_go_on(models: Server) -> None:
+def test_counters_of_a_poisoned_model_go_on(models: ModelServer) -> None:
     models.complete("one")
     engine = models.registry.engine("one")
     poison(engine, engine.model.executor)  # type: ignore[arg-type]  # the fake one
@@ -176,14 +116,14 @@ def test_counters_of_a_poisoned_model_go_on(models: Server) -> None:
     assert counters(models)['heddle_generated_tokens_total{model="one"}'] == 4
 
 
-def test_counters_of_a_forgotten_model_are_forgotten(models: Server) -> None:
+def test_counters_of_a_forgotten_model_are_forgotten(models: ModelServer) -> None:
     models.registry.load("guest")
     models.complete("guest")
     models.registry.unload("guest")  # a model that no setting names
     assert not [key for key in counters(models) if "guest" in key and "_tokens_total" in key]
 
 
-def test_properties_of_a_forgotten_model_are_forgotten(models: Server) -> None:
+def test_properties_of_a_forgotten_model_are_forgotten(models: ModelServer) -> None:
     models.registry.load("guest")
     assert models.probe("/props?model=guest").status_code == 200
     models.registry.unload("guest")  # a model that no setting names
@@ -192,23 +132,7 @@ def test_properties_of_a_forgotten_model_are_forgotten(models: Server) -> None:
     assert models.probe("/props?model=guest").status_code == 404
 
 
-def test_requests_pick_a_model_and_its_load_waits_for_nobody_else(models: Server) -> None:
-    assert models.states() == {"one": "loaded", "two": "unloaded"}
-    models.gate.clear()
-    with ThreadPoolExecutor(2) as threads:
-        waiting = [threads.submit(models.complete, "two") for _ in range(2)]
-        while models.states()["two"] != "loading":
-            pass
-        for name in ("one", "best", None):
-            answer = models.complete(name)
-            assert (answer.status_code, answer.json()["model"]) == (200, name or "one")
-        models.gate.set()
-        for answer in (one.result(PATIENCE) for one in waiting):
-            assert (answer.status_code, answer.json()["model"]) == (200, "two")
-    assert len(models.loads) == 2  # one, and two once
-
-
-def test_loading_and_unloading(models: Server) -> None:
+def test_loading_and_unloading(models: ModelServer) -> None:
     loaded = models.post("/models/load", model="two", slots=3, kv_cache="64M", wait=True)
     assert (loaded.status_code, loaded.json()["status"]) == (200, {"value": "loaded"})
     engine = models.registry.engine("two")
@@ -223,7 +147,7 @@ def test_loading_and_unloading(models: Server) -> None:
     assert (again.status_code, again.json()["error"]["code"]) == (404, "model_not_found")
 
 
-def test_a_load_need_not_be_waited_for(models: Server) -> None:
+def test_a_load_need_not_be_waited_for(models: ModelServer) -> None:
     models.gate.clear()
     begun = models.post("/models/load", model="two", wait=False)
     assert (begun.status_code, begun.json()["status"]["value"]) == (202, "loading")
@@ -248,7 +172,7 @@ def test_a_load_need_not_be_waited_for(models: Server) -> None:
     ],
 )
 def test_wrong_loads_are_refused(
-    models: Server, body: dict[str, Any], status: int, code: str, param: str | None
+    models: ModelServer, body: dict[str, Any], status: int, code: str, param: str | None
 ) -> None:
     refused = models.post("/models/load", **body)
     error = refused.json()["error"]
@@ -257,7 +181,7 @@ def test_wrong_loads_are_refused(
     assert models.loads == ["one"]
 
 
-def test_metrics_and_slots_of_each_model(models: Server) -> None:
+def test_metrics_and_slots_of_each_model(models: ModelServer) -> None:
     models.post("/models/load", model="two", slots=3)
     models.complete("two")
     metrics = httpx.get(models.url + "/metrics", timeout=PATIENCE).text
@@ -280,7 +204,7 @@ def test_metrics_and_slots_of_each_model(models: Server) -> None:
     ],
 )
 def test_a_model_that_cannot_be_had_is_no_fault_of_the_server(
-    models: Server, monkeypatch: pytest.MonkeyPatch, error: HeddleError
+    models: ModelServer, monkeypatch: pytest.MonkeyPatch, error: HeddleError
 ) -> None:
     def load(source: str, config: EngineConfig, **more: Any) -> Engine:
         raise error
