@@ -135,10 +135,7 @@ def test_a_family_that_no_extension_brings_is_refused_with_the_known_ones(
     assert ", gemma2, gemma3_text, " in done.stderr
 
 
-ROOMS = (
-    "cache disk engine hosting loading sampling scheduler server text/chat text/parsing"
-    " text/tokenizer"
-)
+ROOMS = "cache disk engine hosting loading models sampling scheduler server text weights"
 
 
 def test_its_quick_tests_pass(environment: dict[str, str]) -> None:

@@ -24,9 +24,11 @@ import numpy as np
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from alone import IS_CORE_ALONE
 from folder_writer import write_raw_safetensors
 from gguf_writer import Tensor, gguf_bytes
 from heddle.config import EngineConfig
+from heddle.doors import families
 from heddle.errors import HeddleError
 from heddle.loading.load import load_model
 from models.tiny import FAMILIES
@@ -35,7 +37,12 @@ if TYPE_CHECKING:
     from models.tiny.base import TinyModel
 
 CONFIG = EngineConfig(slots=1, threads=1, kv_cache=8 << 20)
-MODELS = [models[0] for models in FAMILIES.values()]
+KNOWN = {name for family in families() for name in family.hf}
+MODELS = [
+    models[0]
+    for models in FAMILIES.values()
+    if models[0].architecture in KNOWN or not IS_CORE_ALONE
+]
 FROZEN_AFTER = 120
 """Seconds after which the process ends with a traceback: the load holds the GIL or never ends."""
 

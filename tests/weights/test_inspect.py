@@ -207,6 +207,7 @@ def test_floats_of_a_file_are_shown_as_they_were_written(tmp_path: Path) -> None
     assert found["a.double"] == [0.1]
 
 
+@pytest.mark.extensions
 def test_recurrent_layers_have_a_state_and_no_keys(tmp_path: Path) -> None:
     memory = describe(qwen3_5.MODELS[1].write(tmp_path / "recurrent.gguf")).memory
     # 3 of 5 layers: two inputs of 3 * 12 * 2 + 6 * 12 columns, 6 matrices of 12 x 12
@@ -214,6 +215,7 @@ def test_recurrent_layers_have_a_state_and_no_keys(tmp_path: Path) -> None:
     assert memory.kv_per_token == {"f16": 2 * 2 * 48 * 2}
 
 
+@pytest.mark.extensions
 @pytest.mark.parametrize(
     ("model", "with_keys", "with_state"),
     [(nemotron_h.MODELS[0], 1, 2), (falcon_h1.MODELS[0], 2, 2), (mamba2.MODELS[1], 0, 2)],

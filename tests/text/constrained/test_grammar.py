@@ -8,6 +8,7 @@ import json
 import random
 import re
 import weakref
+from functools import partial
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from heddle.text.constrained import grammar as grammar_module
 from heddle.text.constrained import matching
 from heddle.text.constrained.grammar import GrammarCompiler
 from heddle.text.constrained.language import JSON_SPACE
+from patterns import regular
 
 COMPILER = GrammarCompiler(FakeTokenizer())
 
@@ -86,6 +88,7 @@ def accepts(compiler, grammar, tokens):
     return True
 
 
+@pytest.mark.extensions
 def test_a_choice_allows_only_its_strings():
     grammar = Grammar.of("choice", ["tea", "ten", "to"])
     words = {
@@ -97,12 +100,16 @@ def test_a_choice_allows_only_its_strings():
     assert words == {"tea", "ten", "to"}
 
 
+@pytest.mark.parametrize(
+    "grammar_of",
+    [regular, pytest.param(partial(Grammar.of, "regex"), marks=pytest.mark.extensions)],
+)
 @settings(deadline=None)
 @given(word=st.text("abc", max_size=6))
 @pytest.mark.parametrize("pattern", ["a*b+c?", "(ab|c){1,3}", "[ab]c.*"])
-def test_a_regex_matches_the_whole_output(pattern, word):
+def test_a_regex_matches_the_whole_output(grammar_of, pattern, word):
     expected = re.fullmatch(pattern, word) is not None
-    assert accepts(COMPILER, Grammar.of("regex", pattern), ids(word)) == expected
+    assert accepts(COMPILER, grammar_of(pattern), ids(word)) == expected
 
 
 def test_a_lark_grammar_is_followed():
@@ -112,12 +119,12 @@ def test_a_lark_grammar_is_followed():
 
 
 def test_a_mask_has_one_bit_for_each_token():
-    mask = COMPILER.compile(Grammar.of("regex", "(.|\\n)*")).begin().next_mask([])
+    mask = COMPILER.compile(regular("(.|\\n)*")).begin().next_mask([])
     assert tokens_of(mask) == list(range(VOCABULARY))
 
 
 def test_masks_do_not_depend_on_how_tokens_are_grouped():
-    compiled = COMPILER.compile(Grammar.of("regex", "(ab|cd)*-(e|f){3,9}"))
+    compiled = COMPILER.compile(regular("(ab|cd)*-(e|f){3,9}"))
     tokens = ids("abcdab-efef")
     step_by_step = compiled.begin()
     masks = [step_by_step.next_mask([])] + [step_by_step.next_mask([t]) for t in tokens]
@@ -126,7 +133,7 @@ def test_masks_do_not_depend_on_how_tokens_are_grouped():
 
 
 def test_states_of_one_grammar_are_independent():
-    compiled = COMPILER.compile(Grammar.of("choice", ["ab", "cd"]))
+    compiled = COMPILER.compile(regular("ab|cd"))
     one, other = compiled.begin(), compiled.begin()
     one.next_mask(ids("a"))
     assert tokens_of(other.next_mask(ids("c"))) == ids("d")
@@ -180,17 +187,15 @@ for _ in range(300):
         Grammar.json_schema({"type": "array", "uniqueItems": True}),
         Grammar.json_schema({"type": "string", "pattern": "(?=a)b"}),
         Grammar.json_schema(NESTED),
-        Grammar.of("regex", "("),
-        Grammar.of("regex", "(a{1000}){1000}"),
-        Grammar.of("regex", "a{4000000000}"),
-        Grammar.of("regex", r"[^\x00-\U0010ffff]"),
-        Grammar.of("choice", []),
-        Grammar.of("choice", ["a", ""]),
         Grammar.lark(""),
         Grammar.lark("start: nowhere"),
         Grammar.lark('start: start "a"'),
         Grammar.lark('start: "a"\nnonsense'),
         Grammar.lark("\0"),
+        regular("("),
+        regular("(a{1000}){1000}"),
+        regular("a{4000000000}"),
+        regular(r"[^\x00-\U0010ffff]"),
     ],
     ids=lambda grammar: grammar.text[:40],
 )
@@ -202,6 +207,23 @@ def test_an_invalid_impossible_or_too_large_grammar_is_refused(grammar):
     assert len(raised.value.message) < 1000
 
 
+@pytest.mark.extensions
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("regex", "("),
+        ("regex", "(a{1000}){1000}"),
+        ("regex", "a{4000000000}"),
+        ("regex", r"[^\x00-\U0010ffff]"),
+        ("choice", "[]"),
+        ("choice", '["a", ""]'),
+    ],
+)
+def test_so_is_a_pattern_or_a_choice(kind, text):
+    test_an_invalid_impossible_or_too_large_grammar_is_refused(Grammar(kind, text))
+
+
+@pytest.mark.extensions
 def test_the_error_says_what_is_wrong_with_a_pattern():
     with pytest.raises(GrammarError, match=r'invalid regex "\[ab" .*: unclosed character class$'):
         JSON.compile(Grammar.of("regex", "[ab"))
@@ -211,12 +233,12 @@ def test_the_error_says_what_is_wrong_with_a_pattern():
 
 def test_a_grammar_that_the_vocabulary_cannot_spell_is_refused():
     with pytest.raises(GrammarError, match="nothing"):
-        JSON.compile(Grammar.of("choice", ["\u00e9"]))
+        JSON.compile(regular("\u00e9"))
 
 
 def test_a_grammar_that_becomes_too_much_work_fails_only_its_output():
     """Each letter after the first `a` doubles the states of the lexer."""
-    compiled = COMPILER.compile(Grammar.of("regex", "[ab]*a[ab]{60}c"))
+    compiled = COMPILER.compile(regular("[ab]*a[ab]{60}c"))
     state, beside = compiled.begin(), compiled.begin()
     beside.next_mask(ids("a"))
     with pytest.raises(GrammarError, match="failed during generation"):
@@ -229,7 +251,7 @@ def test_a_grammar_that_becomes_too_much_work_fails_only_its_output():
 
 
 def test_a_mask_that_takes_too_long_ends_its_output(monkeypatch):
-    state = COMPILER.compile(Grammar.of("regex", "[ab]{9}")).begin()
+    state = COMPILER.compile(regular("[ab]{9}")).begin()
     assert tokens_of(state.next_mask([])) == ids("ab")
     monkeypatch.setattr(matching, "MASK_SECONDS", -1.0)
     with pytest.raises(GrammarError, match="finding the tokens that may come next takes more than"):
@@ -237,11 +259,11 @@ def test_a_mask_that_takes_too_long_ends_its_output(monkeypatch):
 
 
 def test_a_grammar_that_is_too_long_is_refused_unparsed():
-    Grammar.of("regex", "a" * MAX_GRAMMAR_LENGTH)
+    Grammar.lark("a" * MAX_GRAMMAR_LENGTH)
     with pytest.raises(GrammarError, match="131,073 characters"):
-        Grammar.of("regex", "a" * (MAX_GRAMMAR_LENGTH + 1))
+        Grammar.lark("a" * (MAX_GRAMMAR_LENGTH + 1))
     with pytest.raises(GrammarError, match="surrogate"):
-        Grammar.of("regex", "\ud800")
+        Grammar.lark("\ud800")
 
 
 def test_a_model_without_an_end_token_refuses_grammars():
@@ -249,7 +271,7 @@ def test_a_model_without_an_end_token_refuses_grammars():
         eos_ids = frozenset()
 
     with pytest.raises(GrammarError, match="no token that ends"):
-        GrammarCompiler(Endless()).compile(Grammar.of("regex", "a"))
+        GrammarCompiler(Endless()).compile(regular("a"))
 
 
 PATTERNS = (
@@ -260,7 +282,7 @@ PATTERNS = (
     "[^0-9]{1,30}",
     "\\w+( \\w+)*",
 )
-GRAMMARS = [Grammar.of("regex", pattern) for pattern in PATTERNS] + [
+GRAMMARS = [regular(pattern) for pattern in PATTERNS] + [
     Grammar.json_schema({"type": "array", "items": {"type": "string", "maxLength": 32}})
 ]
 
@@ -288,9 +310,7 @@ def test_lark_can_name_control_tokens_by_text_or_id():
     assert accepts(IN_SETS, by_name, [CALL, ord("a")])
     assert accepts(IN_SETS, by_id, [BRACKETED_CALL])
     assert not accepts(IN_SETS, by_name, list(b"<call>a"))
-    assert CALL not in tokens_of(
-        IN_SETS.compile(Grammar.of("regex", "(.|\\n)*")).begin().next_mask([])
-    )
+    assert CALL not in tokens_of(IN_SETS.compile(regular("(.|\\n)*")).begin().next_mask([]))
 
 
 def test_lark_can_combine_text_a_mark_and_json_with_bounded_whitespace():
@@ -334,12 +354,13 @@ def test_long_chains_of_definitions_do_not_end_the_process(grammar):
 
 
 def test_a_grammar_in_use_is_not_compiled_again():
-    kept = COMPILER.compile(Grammar.of("regex", "kept"))
+    kept = COMPILER.compile(regular("kept"))
     for count in range(1, 50):
-        COMPILER.compile(Grammar.of("regex", "other" * count))
-    assert COMPILER.compile(Grammar.of("regex", "kept")) is kept
+        COMPILER.compile(regular("other" * count))
+    assert COMPILER.compile(regular("kept")) is kept
 
 
+@pytest.mark.extensions
 def test_choices_are_matched_literally():
     grammar = Grammar.of("choice", ['"\\n', "a.b", "\n"])
     for choice in json.loads(grammar.text):
@@ -351,7 +372,7 @@ def test_sampling_parameters_check_their_grammar():
     with pytest.raises(InvalidRequestError, match="must be a Grammar"):
         SamplingParams(grammar={"type": "object"})
     with pytest.raises(InvalidRequestError, match="min_tokens must be 0 for a request with"):
-        SamplingParams(grammar=Grammar.of("regex", "a"), min_tokens=1)
+        SamplingParams(grammar=regular("a"), min_tokens=1)
 
 
 class PanicException(BaseException):
@@ -370,7 +391,7 @@ def test_a_panic_of_llguidance_refuses_only_the_grammar(call):
         def _panic(self, *_):
             raise PanicException("out of bounds")
 
-    state: Any = COMPILER.compile(Grammar.of("regex", "a(b|c)*x")).begin()
+    state: Any = COMPILER.compile(regular("a(b|c)*x")).begin()
     state._matcher = Panicking(state._matcher)
     with pytest.raises(GrammarError, match="failed during generation: out of bounds"):
         state.next_mask(ids("ab"))
@@ -382,7 +403,7 @@ def test_a_panic_while_a_grammar_is_compiled_refuses_it(monkeypatch):
 
     monkeypatch.setattr(grammar_module, "_check_beginning", panic)
     with pytest.raises(GrammarError, match="grammar cannot be served: out of bounds"):
-        COMPILER.compile(Grammar.of("regex", "never compiled before"))
+        COMPILER.compile(regular("never compiled before"))
 
 
 def test_a_panic_while_guesses_are_taken_back_makes_the_grammar_begin_again():
@@ -390,7 +411,7 @@ def test_a_panic_while_guesses_are_taken_back_makes_the_grammar_begin_again():
         def rollback(self, count):
             raise PanicException("out of bounds")
 
-    state: Any = COMPILER.compile(Grammar.of("regex", "a(b|c)*x")).begin()
+    state: Any = COMPILER.compile(regular("a(b|c)*x")).begin()
     state.next_mask(ids("ab"))
     state._matcher = Panicking()
     assert state.rewind(1) is False
@@ -402,7 +423,7 @@ def test_a_dropped_tokenizer_is_freed_with_its_grammars_but_not_while_one_is_in_
 
     tokens = Letters()
     tokens.grammars.prepare()
-    compiled, dropped = tokens.grammar(Grammar.of("regex", "[a-c]+")), weakref.ref(tokens)
+    compiled, dropped = tokens.grammar(regular("[a-c]+")), weakref.ref(tokens)
     del tokens
     gc.collect()
     assert compiled.begin().next_mask(())

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fake_executor import END, tokens_of
-from heddle.grammars import Grammar
 from heddle.text.chat.harmony import FINAL, HARMONY, REASONING
 from heddle.text.constrained.thinking_budget import ThinkingBudget
 from heddle.text.parsing.answer_reader import Marks
 from heddle.text.parsing.reading import Reading
+from patterns import regular
 from talking_model import LetterTokenizer
 
 if TYPE_CHECKING:
@@ -89,13 +89,13 @@ def test_a_mask_depends_on_the_tokens_only(reading: Reading) -> None:
 
 
 def test_the_grammar_inside_goes_on() -> None:
-    regex = TOKENIZER.grammar(Grammar.of("regex", "<think>[a-z]*</think>(Yes|No)"))
+    regex = TOKENIZER.grammar(regular("<think>[a-z]*<.think>(Yes|No)"))
     assert generated(bound(3, THINK, regex), "<think>abc........No") == "<think>abc</think>No"
     assert generated(bound(9, THINK, regex), "<think>ab</think>No") == "<think>ab</think>No"
 
 
 def test_a_mark_that_the_grammar_forbids_is_not_forced() -> None:
-    regex = TOKENIZER.grammar(Grammar.of("regex", "[a-z]*"))
+    regex = TOKENIZER.grammar(regular("[a-z]*"))
     assert generated(bound(3, BEGUN, regex), "abcdef") == "abcdef"
 
 

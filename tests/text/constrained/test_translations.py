@@ -148,6 +148,7 @@ def test_names_and_values_of_a_schema_stay_the_same(name: str, value: str) -> No
     assert not accepts(grammar, json.dumps({name: value + "x"}, ensure_ascii=False))
 
 
+@pytest.mark.extensions
 @pytest.mark.parametrize(
     ("pattern", "said"),
     [("ab\\", "ends with a backslash, got 'ab\\\\'"), ("(?ix)a # b\n c", "must be one line")],

@@ -22,6 +22,7 @@ from heddle.grammars import Grammar
 from heddle.text.constrained import trial as module
 from heddle.text.constrained.trial import ByteTokens, Trial, _Child
 from patience import PATIENCE
+from patterns import regular
 
 if TYPE_CHECKING:
     from subprocess import Popen
@@ -38,19 +39,19 @@ def trial() -> Trial:
 
 
 def test_a_slow_grammar_is_refused_and_the_next_one_is_served(trial: Trial) -> None:
-    trial.check(Grammar.of("regex", "a*"))
+    trial.check(regular("a*"))
     with pytest.raises(GrammarError, match="guided_json cannot be served: compiling it") as refusal:
         trial.check(ENDLESS)
     assert refusal.value.param == "guided_json"
-    trial.check(Grammar.of("regex", "b*"))
+    trial.check(regular("b*"))
 
 
 def test_a_verdict_is_remembered_for_every_parameter_name(trial: Trial, monkeypatch) -> None:
-    trial.check(Grammar.of("regex", "f*"))
+    trial.check(regular("f*"))
     with pytest.raises(GrammarError):
         trial.check(ENDLESS)
     monkeypatch.setattr(_Child, "answer", None)  # no child is asked again
-    trial.check(Grammar.of("regex", "f*", "guided_regex"))
+    trial.check(regular("f*", "guided_regex"))
     with pytest.raises(GrammarError, match="output_config cannot be served") as refusal:
         trial.check(replace(ENDLESS, param="output_config"))
     assert refusal.value.param == "output_config"
@@ -78,7 +79,7 @@ def test_the_trial_follows_the_first_and_the_last_allowed_tokens_to_the_end() ->
 
 
 def test_a_child_has_little_memory_and_time(trial: Trial) -> None:
-    trial.check(Grammar.of("regex", "k*"))
+    trial.check(regular("k*"))
     if sys.platform == "linux":  # other systems do not show the limits of another process
         limits = partial(resource.prlimit, process_of(trial).pid)
         assert limits(resource.RLIMIT_AS) == (module._MEMORY, module._MEMORY)
@@ -87,18 +88,18 @@ def test_a_child_has_little_memory_and_time(trial: Trial) -> None:
 
 
 def test_an_invalid_grammar_passes_the_trial_and_fails_at_compilation(trial: Trial) -> None:
-    trial.check(Grammar.of("regex", "("))
+    trial.check(regular("("))
     trial.check(Grammar.lark("start: nowhere"))
 
 
 def test_a_killed_child_is_replaced(trial: Trial) -> None:
-    trial.check(Grammar.of("regex", "c*"))
+    trial.check(regular("c*"))
     process = process_of(trial)
     assert process.stdin is not None
     assert process.stdout is not None
     process.kill()
     process.wait()
-    trial.check(Grammar.of("regex", "d*"))
+    trial.check(regular("d*"))
     assert process_of(trial) is not process
     assert process.stdin.closed  # otherwise every refusal would leak two file descriptors
     assert process.stdout.closed
@@ -106,7 +107,7 @@ def test_a_killed_child_is_replaced(trial: Trial) -> None:
 
 def test_a_grammar_on_trial_does_not_delay_others(trial: Trial) -> None:
     busy = trial._free.get()  # as if another thread used the child
-    trial.check(Grammar.of("regex", "g*"))
+    trial.check(regular("g*"))
     trial._free.put(busy)
 
 
@@ -117,8 +118,8 @@ import resource
 resource.setrlimit(resource.RLIMIT_AS, ({2 << 30}, {2 << 30}))
 from fake_model import FakeTokenizer
 from heddle.text.constrained.trial import Trial
-from heddle.grammars import Grammar
-Trial(FakeTokenizer()).check(Grammar.of("regex", "a*"))
+from patterns import regular
+Trial(FakeTokenizer()).check(regular("a*"))
 """
     path = os.pathsep.join(sys.path)
     subprocess.run(
@@ -133,16 +134,16 @@ def test_a_child_that_cannot_start_is_not_reported_as_a_grammar_error(
     with monkeypatch.context() as broken:
         broken.setattr(sys, "executable", "/bin/false")
         with pytest.raises(GrammarTrialError, match="does not start: it ended with status 1"):
-            trial.check(Grammar.of("regex", "a*"))
+            trial.check(regular("a*"))
         broken.setattr(sys, "executable", "/nowhere")
         with pytest.raises(GrammarTrialError, match="does not start: No such file"):
-            trial.check(Grammar.of("regex", "a*"))
-    trial.check(Grammar.of("regex", "a*"))
+            trial.check(regular("a*"))
+    trial.check(regular("a*"))
 
 
 def test_the_children_end_with_their_trial() -> None:
     trial = Trial(FakeTokenizer())
-    trial.check(Grammar.of("regex", "e*"))
+    trial.check(regular("e*"))
     process = process_of(trial)
     assert process.poll() is None
     del trial
@@ -153,7 +154,7 @@ def test_the_children_end_with_their_trial() -> None:
 def test_closing_ends_a_running_check(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise a stopping server would wait 3 s for each grammar on trial."""
     trial = Trial(FakeTokenizer())
-    trial.check(Grammar.of("regex", "h*"))
+    trial.check(regular("h*"))
     process = process_of(trial)
     process.send_signal(signal.SIGSTOP)  # the child never answers
     asked, asks = threading.Event(), module._ask
@@ -164,7 +165,7 @@ def test_closing_ends_a_running_check(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(module, "_ask", ask)
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(trial.check, Grammar.of("regex", "i*"))
+        running = pool.submit(trial.check, regular("i*"))
         try:
             assert asked.wait(PATIENCE)
             trial.close()
@@ -173,7 +174,7 @@ def test_closing_ends_a_running_check(monkeypatch: pytest.MonkeyPatch) -> None:
         finally:
             process.kill()
     with pytest.raises(EngineClosedError):
-        trial.check(Grammar.of("regex", "h*"))  # although its verdict is known
+        trial.check(regular("h*"))  # although its verdict is known
 
 
 def test_closing_ends_a_child_that_is_starting(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,27 +187,25 @@ def test_closing_ends_a_child_that_is_starting(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(subprocess.Popen, "__init__", close_and_start)
     with pytest.raises(EngineClosedError):
-        trial.check(Grammar.of("regex", "j*"))
+        trial.check(regular("j*"))
 
 
 def test_a_stopped_child_is_killed_and_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stopped child uses no processor time: the request waited for ever, and held the child."""
     trial = Trial(FakeTokenizer(), children=1)
-    trial.check(Grammar.of("regex", "k*"))
+    trial.check(regular("k*"))
     process = process_of(trial)
     process.send_signal(signal.SIGSTOP)
     with ThreadPoolExecutor(1) as pool, monkeypatch.context() as short:
         short.setattr(module, "_LONGEST_WAIT", 0.1)
-        running = pool.submit(
-            trial.check, Grammar.of("choice", ["l" * 100_000])
-        )  # more than a pipe holds
+        running = pool.submit(trial.check, regular("l" * 100_000))  # more than a pipe holds
         try:
             with pytest.raises(GrammarTrialError, match=r"did not answer in 0\.1 s"):
                 running.result(PATIENCE)
         finally:
             process.kill()
     assert process.returncode == -signal.SIGKILL
-    trial.check(Grammar.of("regex", "m*"))
+    trial.check(regular("m*"))
 
 
 def process_of(trial: Trial) -> Popen[bytes]:
