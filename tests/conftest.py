@@ -28,7 +28,7 @@ QUICK = (
     *("server/generate", "text", "weights"),
 )
 """Rooms of the core whose tests compute little."""
-CORE = ("server",)
+CORE = ("cli", "executors", "server")
 """Other rooms, of which a copy of the core alone runs the first cases."""
 ROOMS = QUICK + CORE if IS_CORE_ALONE else QUICK
 
@@ -76,13 +76,16 @@ PATHS_OF_CORE = ("/completions", "/embeddings", "/v1/completions")
 
 FIELDS_OF_EXTENSIONS = ("grammar", "guided_", "structured_outputs")
 """How their names begin."""
+COMMANDS_OF_EXTENSIONS = {"bench", "engram", "imatrix", "quantize", "suggest"}
 
 
 def _is_of_extension(parameter: object) -> bool:
-    """Whether it is a path of an extension, or a request to such a path or with such fields."""
+    """Whether it is a path or a command line of an extension, or a request with such a part."""
     if isinstance(parameter, str):
         is_of_core = parameter in PATHS_OF_CORE
         return parameter.startswith(PATHS_OF_EXTENSIONS) and not is_of_core
+    if isinstance(parameter, list):
+        return parameter[:1] != [] and parameter[0] in tuple(COMMANDS_OF_EXTENSIONS)
     return isinstance(parameter, dict) and (
         any(str(name).startswith(FIELDS_OF_EXTENSIONS) for name in parameter)
         or _is_of_extension(parameter.get("path"))

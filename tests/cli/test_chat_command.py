@@ -78,6 +78,19 @@ def test_answers_go_on_from_what_was_said(
     assert capsys.readouterr().out == f"{first}\n{second}\n"
 
 
+def test_settings_reach_the_engine(
+    typed: Callable[..., None],
+    loaded: list[tuple[str, EngineConfig]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HEDDLE_BATCH_TOKENS", "77")
+    monkeypatch.setenv("HEDDLE_KV_CACHE", "64M")
+    typed("/exit")
+    assert run(["chat", "--kv-cache", "1G"]) == 0
+    [(_, config)] = loaded
+    assert (config.batch_tokens, config.kv_cache) == (77, 1 << 30)
+
+
 def test_reset_keeps_the_system_message(
     typed: Callable[..., None], capsys: pytest.CaptureFixture[str]
 ) -> None:

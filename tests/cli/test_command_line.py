@@ -53,8 +53,15 @@ def heddle(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str
 def test_help_lists_the_commands() -> None:
     done = heddle("--help")
     assert done.returncode == 0
-    for command in ("serve", "chat", "bench", "pull", "inspect", "list", "rm", "suggest"):
+    for command in ("serve", "chat", "pull", "inspect", "list", "rm"):
         assert re.search(rf"\b{command}\b", done.stdout)
+
+
+@pytest.mark.extensions
+def test_help_lists_the_commands_of_extensions() -> None:
+    page = heddle("--help").stdout
+    for command in ("bench", "engram", "imatrix", "quantize", "suggest"):
+        assert re.search(rf"\b{command}\b", page)
 
 
 def test_help_loads_neither_engine_nor_server() -> None:
@@ -116,6 +123,7 @@ def test_help_fits_the_terminal(
     assert not re.search(r"<(str|int|float|bool|path)", page)
 
 
+@pytest.mark.extensions
 def test_the_page_of_bench_lists_the_benchmarks(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["bench", "-h"]) == 0
     page = capsys.readouterr().out
@@ -232,7 +240,7 @@ def test_a_bug_is_one_line_with_a_hint(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     break_loading(monkeypatch, RuntimeError("the warp\nbroke"))
-    assert run(["bench"]) == 1
+    assert run(["chat", DEFAULT_MODEL]) == 1
     err = capsys.readouterr().err
     assert err.count("\n") == 1
     assert "RuntimeError: the warp broke" in err
@@ -246,7 +254,7 @@ def test_debugging_shows_the_traceback(
     break_loading(monkeypatch, RuntimeError("the warp broke"))
     if not by_option:
         monkeypatch.setenv("HEDDLE_DEBUG", "1")
-    assert run(["--debug", "bench"] if by_option else ["bench"]) == 1
+    assert run(["--debug", "chat"] if by_option else ["chat"]) == 1
     assert "Traceback (most recent call last)" in capsys.readouterr().err
     assert logging.getLogger("heddle").getEffectiveLevel() == logging.DEBUG
     run(["--version"])  # the next command line decides anew
@@ -256,7 +264,7 @@ def test_interrupting_is_no_error(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     break_loading(monkeypatch, KeyboardInterrupt())
-    assert run(["bench"]) == INTERRUPTED
+    assert run(["chat"]) == INTERRUPTED
     assert "Traceback" not in capsys.readouterr().err
 
 
@@ -264,6 +272,10 @@ def test_no_command_prints_the_help_and_nothing_else() -> None:
     done = heddle()
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("Usage: heddle")
+
+
+@pytest.mark.extensions
+def test_neither_does_a_command_with_commands() -> None:
     assert heddle("engram").stderr.startswith("Usage: heddle engram")
 
 
@@ -299,6 +311,7 @@ def test_a_reader_that_leaves_ends_the_command_quietly(
     assert (done.returncode, done.stderr) == (BROKEN_PIPE, b"")
 
 
+@pytest.mark.extensions
 def test_settings_reach_the_engine(
     loaded: list[tuple[str, EngineConfig]],
     monkeypatch: pytest.MonkeyPatch,
