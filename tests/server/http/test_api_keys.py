@@ -107,6 +107,7 @@ def test_who_brings_none_is_refused(locked: Running, headers: dict[str, str], sa
     assert locked.executor.steps == steps
 
 
+@pytest.mark.slow
 def test_only_health_is_open(locked: Running) -> None:
     probes = ("/health", "/health/live", "/health/ready")
     for path in probes:
@@ -145,7 +146,7 @@ def test_a_large_body_without_a_key_leaves_the_connection_usable(locked: Running
 
 
 def test_keys_show_nowhere(locked: Running, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG)
+    caplog.set_level(logging.DEBUG, "heddle")
     seen = []
     for key in (ONE, "sk-wrong-55"):
         for path in ("/v1/models", "/v1/models/other", "/metrics", "/slots", "/nothing"):

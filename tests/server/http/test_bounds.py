@@ -359,6 +359,7 @@ def test_a_refused_body_gives_its_place_back() -> None:
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
+@pytest.mark.slow
 def test_no_part_of_a_body_stays_while_its_answer_is_made(
     serve: Callable[..., Running], path: str
 ) -> None:

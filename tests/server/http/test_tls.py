@@ -106,6 +106,7 @@ def test_old_versions_of_tls_are_off(own: Certificate) -> None:
     assert context.minimum_version is ssl.TLSVersion.TLSv1_2
 
 
+@pytest.mark.slow
 def test_a_refusal_before_the_body_ends_the_connection(secure: Running, own: Certificate) -> None:
     with own.connect(secure) as client:
         client.sendall(
@@ -139,6 +140,7 @@ def test_a_client_that_leaves_frees_its_slot(secure: Running, own: Certificate) 
     assert secure.executor.steps < 400
 
 
+@pytest.mark.slow
 def test_handshakes_without_end_do_not_keep_others_out(
     serve: Callable[..., Running], own: Certificate, monkeypatch: pytest.MonkeyPatch
 ) -> None:

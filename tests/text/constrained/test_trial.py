@@ -38,6 +38,7 @@ def trial() -> Trial:
     return Trial(FakeTokenizer(), seconds=1)
 
 
+@pytest.mark.slow
 def test_a_slow_grammar_is_refused_and_the_next_one_is_served(trial: Trial) -> None:
     trial.check(regular("a*"))
     with pytest.raises(GrammarError, match="guided_json cannot be served: compiling it") as refusal:
@@ -57,6 +58,7 @@ def test_a_verdict_is_remembered_for_every_parameter_name(trial: Trial, monkeypa
     assert refusal.value.param == "output_config"
 
 
+@pytest.mark.slow
 def test_masks_that_take_too_much_work_are_refused() -> None:
     """Compiling 20,000 alternatives is quick; finding the tokens that may come first is not.
 
@@ -69,6 +71,7 @@ def test_masks_that_take_too_much_work_are_refused() -> None:
         Trial(FakeTokenizer()).check(many)
 
 
+@pytest.mark.slow
 def test_the_trial_follows_the_first_and_the_last_allowed_tokens_to_the_end() -> None:
     """`a` ends at once. The part with too much work comes after `zbcde`."""
     many = "\nmany: " + " | ".join(['"x"'] * 20_000)

@@ -186,6 +186,7 @@ def test_max_tokens_cuts_it_off(shared: Running) -> None:
     assert choice["finish_reason"] == "length"
 
 
+@pytest.mark.slow
 def test_what_would_take_minutes_to_compile_is_refused(serve: Any) -> None:
     patterns = [{"type": "string", "pattern": f"^(a|b)*a(a|b){{{i}}}"} for i in range(40)]
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"allOf": patterns}}}
