@@ -207,7 +207,7 @@ def test_a_model_that_heddle_cannot_run_is_described_and_refused(
     path.write_bytes(TINY)
     assert run(["inspect", str(path), *form]) == 0
     for content, reason in (
-        (TINY.replace(b"llama", b"lamaa"), "'lamaa' is not supported; supported: "),
+        (TINY.replace(b"llama", b"lamaa"), "'lamaa' is not supported; the nearest name is llama; "),
         (TINY.replace(b"gpt2", b"gpt9"), "gpt9"),
     ):
         capsys.readouterr()
