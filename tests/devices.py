@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from heddle.errors import ConfigError
 from heddle.executors.devices import devices, loader
-from heddle.extensions.processes.load import load_in_process
 
 if TYPE_CHECKING:
     from heddle.config import EngineConfig
@@ -44,6 +43,8 @@ APART = {f"{name}, process": name for name in EXECUTORS if name in {"cpu", "torc
 def load_on(name: str, checkpoint: Checkpoint, config: EngineConfig) -> Executor:
     """Load a checkpoint on one of `EXECUTORS`, or of `APART`."""
     if name in APART:
+        from heddle.extensions.processes.load import load_in_process
+
         device = APART[name].removesuffix(", sampling")
         as_cuda = {"samples_on_device": True, "runs_ahead": True}
         options = as_cuda if APART[name] == SAMPLING else {}
