@@ -102,7 +102,8 @@ class TritonOps(TorchOps):
         return norm(x, w, eps, heads)
 
     def rope(self, x: Tensor, positions: Tensor, spec: RopeSpec, heads: int) -> Tensor:
-        return rotate(x, positions, self._table(spec), spec, heads)
+        table = self._rotations.table(spec, self._layout.splits * SPLIT)
+        return rotate(x, positions, table, spec, heads)
 
     def roped_attend(
         self,
@@ -123,7 +124,7 @@ class TritonOps(TorchOps):
             k,
             v,
             positions,
-            self._table(rope),
+            self._rotations.table(rope, self._layout.splits * SPLIT),
             rope,
             spec.heads,
             spec.kv_heads,
@@ -204,10 +205,6 @@ class TritonOps(TorchOps):
     def _store(self, layer: int, k: Tensor, v: Tensor) -> None:
         group, _ = self._pages.places[layer]
         store(self._pages.parts(layer), self._layout.stored[group], k, v)
-
-    def _table(self, spec: RopeSpec) -> Tensor:
-        """The turns of all positions that the step may have."""
-        return self._rotations.table(spec, self._layout.splits * SPLIT)
 
     def _attended(
         self, q: Tensor | Operand, layer: int, shape: Shape, sinks: Tensor | None

@@ -60,6 +60,7 @@ class HuggingFaceCheckpoint(Closing):
         self.chat_template = chat_template_of(folder)
         dense = [place for place, _ in self._modules.dense]
         self._stored = StoredTensors(folder, self.config, dense)
+        self.check_unchanged = self._stored.check_unchanged
         try:
             shapes = (tensor.shape for tensor in self._stored.tensors.values())
             bounds = Bounds.of(shapes)
@@ -156,9 +157,6 @@ class HuggingFaceCheckpoint(Closing):
         assert derive is not None, "other tensors are stored as they are"
         values = dequantize(self._stored.read(tensor.label), stored.type, stored.shape)
         return derive(values).reshape(-1).view(np.uint8)
-
-    def check_unchanged(self) -> None:
-        self._stored.check_unchanged()
 
     def close(self) -> None:
         """Close the files. Idempotent."""

@@ -74,13 +74,19 @@ class PatternMasks:
 
 
 class PatternPlace:
-    """One output's place in a regular expression."""
+    """One output's place in a regular expression.
+
+    Attributes:
+        key: the key of the place; None if it has none.
+        rewind: takes back the last tokens; see `PatternMatcher.rewind`.
+    """
 
     def __init__(
         self, masks: PatternMasks, matcher: PatternMatcher, texts: Sequence[bytes | None]
     ) -> None:
         self._masks = masks
         self._matcher = matcher
+        self.rewind = matcher.rewind
         self._texts = texts
         self.key: Hashable | None = None
 
@@ -94,7 +100,3 @@ class PatternPlace:
     def keep(self, mask: bytes) -> None:
         """Remember the mask of this place, which was not known."""
         self._masks.keep(self.key, mask)
-
-    def rewind(self, count: int) -> None:
-        """Take back the last `count` tokens."""
-        self._matcher.rewind(count)
