@@ -69,6 +69,7 @@ def test_pages_agree_with_the_tables_of_the_program() -> None:
     assert {path.name for path in pages} == {
         "sampling.md",
         "fields.md",
+        "files.md",
         "settings.md",
         "metrics.md",
     }
