@@ -1,4 +1,4 @@
-"""Ends requests that wait too long for their first slot."""
+"""Finds requests that have waited too long for their first slot; `loop.py` ends them."""
 
 from __future__ import annotations
 

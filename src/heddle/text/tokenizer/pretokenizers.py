@@ -1,4 +1,4 @@
-r"""How byte-level vocabularies cut text into words before merging, by llama.cpp's names.
+r"""Pre-tokenizers: how BPE vocabularies cut text into words before merging, by llama.cpp's names.
 
 The patterns apply in order. Each pattern cuts the words that the previous pattern left. Text that
 no pattern matches stays a word of its own. Sources: llama.cpp `src/llama-vocab.cpp` and

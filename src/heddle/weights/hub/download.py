@@ -1,4 +1,4 @@
-"""Fetches several files of one commit at once, with one bar for each and one for all."""
+"""Fetches several files of one commit at once, and reports the progress of each and of all."""
 
 from __future__ import annotations
 
