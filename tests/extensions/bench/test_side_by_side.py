@@ -96,6 +96,20 @@ def test_ratios_are_of_pairs_from_one_round() -> None:
     ]
 
 
+def test_there_is_no_ratio_to_a_gap_of_zero() -> None:
+    rounds = {"decode": {"one": [{"itl_p50_ms": 1.0}], "other": [{"itl_p50_ms": 0.0}]}}
+    assert summarise(rounds)["decode"]["ratio"] == {}
+
+
+def test_each_run_has_prompts_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    pace = paced_client(monkeypatch, streams=2)
+    with fake_peer(pace=pace) as peer:
+        for _ in range(2):
+            alternate([connect("one", peer.url)], [PROMPT], 1)
+    prompts = {tuple(body["prompt"]) for body in peer.bodies}
+    assert len(prompts) == 2 * 2 * 2, "two runs of a trial and a round, two streams each"
+
+
 def test_one_server_alone_has_no_ratio() -> None:
     summary = summarise({PROMPT.name: {"heddle": [{"prompt_tok_s": 5.0}]}})
     assert "ratio" not in summary[PROMPT.name]

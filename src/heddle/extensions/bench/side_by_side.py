@@ -3,12 +3,13 @@
 Both servers stay up. In every round, each scenario runs on one server and then on the other. The
 order changes from round to round, so drifts of the machine's speed affect both servers equally.
 Only one server works at a time. Prompts are random token ids, the same for both servers and new for
-every request, so that a prompt cache has no effect.
+every request of every run, so that a prompt cache has no effect.
 """
 
 from __future__ import annotations
 
 import random
+import secrets
 import statistics
 import time
 from dataclasses import dataclass, replace
@@ -105,11 +106,12 @@ def alternate(
         PeerError: a server failed.
         ConfigError: the streams of a scenario do not run at the same time for long enough.
     """
-    scenarios = [_long_enough(scenario, servers, note) for scenario in scenarios]
+    run = secrets.token_hex(4)
+    scenarios = [_long_enough(scenario, servers, run, note) for scenario in scenarios]
     by_name = {scenario.name: scenario for scenario in scenarios}
     results: Rounds = {name: {server.name: [] for server in servers} for name in by_name}
     for index, name, server in turns(servers, list(by_name), rounds, seconds=seconds, note=note):
-        results[name][server.name].append(_measure(server, by_name[name], index))
+        results[name][server.name].append(_measure(server, by_name[name], f"{run} {index}"))
     return scenarios, results
 
 
@@ -139,13 +141,16 @@ def turns(
 
 
 def _long_enough(
-    scenario: Scenario, servers: Sequence[Server], note: Callable[[str], None]
+    scenario: Scenario, servers: Sequence[Server], run: str, note: Callable[[str], None]
 ) -> Scenario:
-    """The scenario with enough new tokens: on each server, half of the outputs overlap."""
+    """The scenario with enough new tokens: on each server, half of the outputs overlap.
+
+    `run` seeds the prompts.
+    """
     for doubling in range(_MOST_DOUBLINGS + 1):
         note(f"trying {scenario.name} with {scenario.new} new tokens")
         prompts = random_prompts(
-            f"{scenario.name} trial {doubling}", scenario.streams, scenario.prompt
+            f"{scenario.name} {run} trial {doubling}", scenario.streams, scenario.prompt
         )
         trials = [complete(server, prompts, scenario.new) for server in servers]
         if scenario.new == 1 or min(map(overlap, trials)) >= _LEAST_OVERLAP:
@@ -156,8 +161,8 @@ def _long_enough(
     )
 
 
-def _measure(server: Server, scenario: Scenario, index: int) -> Metrics:
-    prompts = random_prompts(f"{scenario.name} {index}", scenario.streams, scenario.prompt)
+def _measure(server: Server, scenario: Scenario, seed: str) -> Metrics:
+    prompts = random_prompts(f"{scenario.name} {seed}", scenario.streams, scenario.prompt)
     others = None if server.pid is None else OtherWork([server.pid])
     streams = complete(server, prompts, scenario.new)
     share = None if others is None else others.share()
@@ -178,6 +183,7 @@ def summarise(results: Rounds) -> dict[str, Any]:
     """Medians over rounds for each scenario and server, and ratios of the first two servers.
 
     A ratio compares two measurements of the same round: its median, least and largest over rounds.
+    There is none to a zero: tokens that a step guessed right arrive at once, so a gap may be zero.
     """
     summary: dict[str, Any] = {}
     for scenario, by_server in results.items():
@@ -194,7 +200,7 @@ def summarise(results: Rounds) -> dict[str, Any]:
 def _ratios(ours: Sequence[Metrics], theirs: Sequence[Metrics]) -> dict[str, dict[str, float]]:
     ratios = {}
     for key in ours[0]:
-        if key != "other_work":
+        if key != "other_work" and all(their[key] for their in theirs):
             pairs = zip(ours, theirs, strict=True)
             each = [our[key] / their[key] for our, their in pairs]
             ratios[key] = {"median": statistics.median(each), "min": min(each), "max": max(each)}
