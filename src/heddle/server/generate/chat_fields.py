@@ -1,4 +1,4 @@
-"""Schemas of messages and functions in the shape of OpenAI's chat completions.
+"""Schemas of messages, functions and `tool_choice` that several APIs share, in OpenAI's shapes.
 
 Several APIs use this shape, and chat templates expect it.
 """

@@ -1,4 +1,4 @@
-"""The functions that an answer may or must call, and the grammars of the calls.
+"""The meaning of `tools` and `tool_choice`: what may or must be called, and grammars of the calls.
 
 The arguments of a required call follow the function's schema. The grammar of an optional call
 starts where the call begins: the arguments of a `strict` function follow its schema, and all other
