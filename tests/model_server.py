@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import httpx
-import pytest
 
 from configs import server_config
 from fake_model import fake_model
@@ -22,6 +21,8 @@ from patience import PATIENCE
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    import pytest
 
 
 @dataclass
@@ -58,9 +59,10 @@ class ModelServer:
 
 
 @contextmanager
-def model_server(folder: Path, **settings: Any) -> Iterator[ModelServer]:
+def model_server(folder: Path, patch: pytest.MonkeyPatch, **settings: Any) -> Iterator[ModelServer]:
     """Serves `one`, and knows `two.gguf` of its folder. Loads on demand, with the alias `best`.
 
+    `patch` is the test's own, so that what a test patches itself is undone in the right order.
     `settings` are the server's.
     """
     (folder / "two.gguf").write_bytes(b"GGUF")
@@ -76,7 +78,7 @@ def model_server(folder: Path, **settings: Any) -> Iterator[ModelServer]:
         return Engine(replace(fake, info=info, tokenizer=AnyTextTokenizer(None)), config)
 
     config = RegistryConfig(models_dir=str(folder), autoload=True)
-    with pytest.MonkeyPatch.context() as patch, Registry(config) as registry:
+    with Registry(config) as registry:
         patch.setattr(Engine, "load", load)
         registry.add("one")
         registry.load("one")

@@ -49,8 +49,8 @@ not loaded."""
 
 
 @pytest.fixture
-def models(tmp_path: Path) -> Iterator[ModelServer]:
-    with model_server(tmp_path, metric_names="llamacpp") as server:
+def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModelServer]:
+    with model_server(tmp_path, monkeypatch, metric_names="llamacpp") as server:
         yield server
 
 

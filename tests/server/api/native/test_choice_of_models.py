@@ -23,8 +23,8 @@ PROBES = (
 
 
 @pytest.fixture
-def models(tmp_path: Path) -> Iterator[ModelServer]:
-    with model_server(tmp_path) as server:
+def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModelServer]:
+    with model_server(tmp_path, monkeypatch) as server:
         yield server
 
 
