@@ -10,9 +10,9 @@ V3 and R1 write the arguments in a code fence, V3.1 writes them as they are:
 
     <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>name<｜tool▁sep｜>{...}<｜tool▁call▁end｜><｜tool▁calls▁end｜>
 
-Every model's answer is read in both forms. Source: the chat templates of DeepSeek-R1 and
-DeepSeek-V3.1, and the card of V3.1. Templates that DeepSeek publishes do not describe tools;
-those of vLLM's examples do.
+Every model's answer is read in both forms. Source: the chat template and the card of
+DeepSeek-V3.1; the templates of V3 and R1 were not read. Templates that
+DeepSeek publishes do not describe tools; those of vLLM's examples do.
 """
 
 from __future__ import annotations

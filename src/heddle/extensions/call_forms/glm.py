@@ -5,8 +5,8 @@
     <arg_value>value</arg_value>
     </tool_call>
 
-Newer models of the family write no newlines between the tags. Source: the chat templates of these
-models.
+Newer models of the family write no newlines between the tags. Source: the chat template of GLM 4.6;
+the templates of GLM 4.7 and 5 were not read.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@
     <tool_calls>[{"name": ..., "arguments": ...}]</tool_calls>  Hunyuan A13B, Apriel
     <|tool_call|>[{"name": ..., "arguments": ...}]              Granite 3
 
-Source: the chat templates of these models; for Hunyuan, the one of vLLM's examples.
+Source: the chat templates of these models; for Hunyuan, the one of vLLM's examples. The template of
+Granite 3 was not read.
 """
 
 from __future__ import annotations

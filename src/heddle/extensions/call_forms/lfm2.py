@@ -2,8 +2,9 @@
 
     <|tool_call_start|>[name(key='value', other=3), name()]<|tool_call_end|>
 
-Source: the chat templates of LFM2.5-8B-A1B and LFM2-1.2B. They write strings between single quotes
-and escape nothing, so a quote ends a string only where something that may follow it comes next.
+Source: the chat template of LFM2.5-8B-A1B; that of LFM2 was not read. It writes strings between
+single quotes and escapes nothing, so a quote ends a string only where something
+that may follow it comes next.
 """
 
 from __future__ import annotations

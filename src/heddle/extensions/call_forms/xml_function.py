@@ -8,7 +8,8 @@
     </function>
     </tool_call>
 
-Source: the chat templates of these models.
+Source: the chat templates of Qwen3-Coder and Step 3.7; those of Qwen3.5 and
+Nemotron 3 were not read.
 """
 
 from __future__ import annotations
