@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from heddle.text.chat.template import ChatTemplate
-from heddle.text.constrained import matching
 from heddle.text.parsing.parts import Call, CallArguments, ParsedAnswer, parsed_answer
 from talking_model import talking_server
 
@@ -49,12 +48,6 @@ SAID = [
     for name, form in FORMS.items()
     for said in form["said"]
 ]
-
-
-@pytest.fixture(autouse=True)
-def patient_masks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """These masks take 2 ms. A collection of garbage among many tests counts in a mask's time."""
-    monkeypatch.setattr(matching, "MASK_SECONDS", 60.0)
 
 
 def expected(said: Mapping[str, Any]) -> ParsedAnswer:

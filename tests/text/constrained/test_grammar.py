@@ -258,6 +258,26 @@ def test_a_mask_that_takes_too_long_ends_its_output(monkeypatch):
         state.next_mask(ids("a"))
 
 
+def test_a_garbage_collection_does_not_count_in_the_time_of_a_mask(monkeypatch):
+    state = COMPILER.compile(regular("[ab]{9}")).begin()
+    clock = [0.0]
+
+    def collect(_phase: str, _info: dict[str, int]) -> None:
+        clock[0] += 1.0
+
+    monkeypatch.setattr(matching, "thread_time", lambda: clock[0])
+    usual = gc.get_threshold()
+    gc.callbacks.append(collect)
+    gc.set_threshold(1)
+    try:
+        mask = state.next_mask(ids("a"))
+    finally:
+        gc.set_threshold(*usual)
+        gc.callbacks.remove(collect)
+    assert clock[0] > 0
+    assert tokens_of(mask) == ids("ab")
+
+
 def test_a_grammar_that_is_too_long_is_refused_unparsed():
     Grammar.lark("a" * MAX_GRAMMAR_LENGTH)
     with pytest.raises(GrammarError, match="131,073 characters"):

@@ -10,7 +10,6 @@ import threading
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import cached_property, lru_cache, partial
-from time import thread_time
 from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakValueDictionary, ref
 
@@ -23,7 +22,7 @@ from heddle.text.constrained.matching import (
     CompiledGrammar,
     LateGrammar,
     reason_of,
-    takes_long,
+    timed_mask,
 )
 from heddle.text.panics import panics_as
 
@@ -206,16 +205,13 @@ _starting = threading.Lock()  # the stack size of new threads is process-wide
 
 def _check_beginning(grammar: Grammar, matcher: LLMatcher) -> None:
     """Make the first two masks. They cost the most, and show whether the grammar can match."""
-    second = matcher
-    began = thread_time()
-    if not matcher.is_error():
-        # `matcher` itself makes the first mask: its copies share the lexer states that it finds.
-        mask = matcher.compute_bitmask()
-        second = matcher.deep_copy()
-        if not second.is_stopped():
-            second.consume_token(first_allowed(mask))
-            second.compute_bitmask()
-    if takes_long(began):
+    # `matcher` itself makes the first mask: its copies share the lexer states that it finds.
+    mask, slow = timed_mask(matcher, [], None)
+    second = matcher if mask is None else matcher.deep_copy()
+    if mask is not None and not second.is_stopped():
+        _, second_slow = timed_mask(second, [first_allowed(mask)], None)
+        slow = slow or second_slow
+    if slow:
         raise _refused(grammar, f"{TOO_SLOW}; send a simpler one")
     for tried in (matcher, second):
         if tried.is_error():

@@ -43,15 +43,14 @@ class MatcherState:
         """See `heddle.token_rules.GrammarState`. The GIL is released while the mask is made."""
         self._tokens += tokens
         known = None if self._known is None else self._known.mask_after(tokens)
-        began = thread_time()
         with panics_as(self._refused):
-            mask = _mask(self._matcher, tokens, known)
-        if takes_long(began):
+            mask, slow = timed_mask(self._matcher, list(tokens), known)
+        if slow:
             raise self._refused(TOO_SLOW)
         if mask is None:
             with panics_as(self._refused):
                 self._matcher = self._grammar.renew(self._shared)
-                mask = _mask(self._matcher, self._tokens, known)
+                mask, _ = timed_mask(self._matcher, self._tokens, known)
         if mask is None:
             raise self._refused(reason_of(self._matcher))
         if self._known is not None and known is None:
@@ -173,22 +172,25 @@ class LateGrammar:
         return LateState(self)
 
 
-def takes_long(began: float) -> bool:
-    """Whether a mask begun at `began` (`time.thread_time`) took too much processor time."""
-    return thread_time() - began > MASK_SECONDS
-
-
 TOO_SLOW = f"finding the tokens that may come next takes more than {MASK_SECONDS} s"
 
 
-def _mask(matcher: LLMatcher, tokens: Sequence[int], known: bytes | None) -> bytes | None:
-    """The mask after `tokens`; None if the matcher cannot make it. `known` is this mask."""
+def timed_mask(
+    matcher: LLMatcher, tokens: list[int], known: bytes | None
+) -> tuple[bytes | None, bool]:
+    """The mask after `tokens`, None if the matcher cannot make it, and whether it took too long.
+
+    `known` is this mask. Nothing here makes a container while the time is taken: that may begin a
+    garbage collection, which takes over 0.5 s where a program has many objects.
+    """
+    began = thread_time()
     if not matcher.is_error():
-        matcher.consume_tokens(list(tokens))
-    if known is not None and not matcher.is_error():
-        return known
-    mask = None if matcher.is_error() else matcher.compute_bitmask()
-    return None if matcher.is_error() else mask
+        matcher.consume_tokens(tokens)
+    mask = known
+    if mask is None and not matcher.is_error():
+        mask = matcher.compute_bitmask()
+    slow = thread_time() - began > MASK_SECONDS
+    return None if matcher.is_error() else mask, slow
 
 
 def reason_of(matcher: LLMatcher) -> str:
