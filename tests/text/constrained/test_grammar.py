@@ -399,7 +399,7 @@ class PanicException(BaseException):
     """A panic of a library written in Rust, as Python sees it."""
 
 
-@pytest.mark.parametrize("call", ["consume_tokens", "compute_bitmask"])
+@pytest.mark.parametrize("call", ["consume_token", "compute_bitmask"])
 def test_a_panic_of_llguidance_refuses_only_the_grammar(call):
     class Panicking:
         def __init__(self, matcher):

@@ -11,7 +11,7 @@ from heddle.text.panics import panics_as
 from heddle.text.tokenizer.detokenizer import Detokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from llguidance import LLMatcher
 
@@ -44,7 +44,7 @@ class MatcherState:
         self._tokens += tokens
         known = None if self._known is None else self._known.mask_after(tokens)
         with panics_as(self._refused):
-            mask, slow = timed_mask(self._matcher, list(tokens), known)
+            mask, slow = timed_mask(self._matcher, tokens, known)
         if slow:
             raise self._refused(TOO_SLOW)
         if mask is None:
@@ -176,16 +176,17 @@ TOO_SLOW = f"finding the tokens that may come next takes more than {MASK_SECONDS
 
 
 def timed_mask(
-    matcher: LLMatcher, tokens: list[int], known: bytes | None
+    matcher: LLMatcher, tokens: Iterable[int], known: bytes | None
 ) -> tuple[bytes | None, bool]:
     """The mask after `tokens`, None if the matcher cannot make it, and whether it took too long.
 
     `known` is this mask. Nothing here makes a container while the time is taken: that may begin a
     garbage collection, which takes over 0.5 s where a program has many objects.
     """
+    following = iter(tokens)
     began = thread_time()
-    if not matcher.is_error():
-        matcher.consume_tokens(tokens)
+    for token in following:
+        matcher.consume_token(token)
     mask = known
     if mask is None and not matcher.is_error():
         mask = matcher.compute_bitmask()
