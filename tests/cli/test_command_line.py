@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
+import templates
 from fake_executor import FakeExecutor
 from fake_model import fake_model
 from gguf_writer import Tensor, write_gguf
@@ -227,6 +229,35 @@ def test_a_model_with_a_type_that_heddle_cannot_run_is_refused(
     path = write_gguf(tmp_path / "strange.gguf", metadata, [*PLAIN.tensors(), strange])
     assert run(["inspect", str(path)]) == 2
     assert f"tensor strange.weight of type {kind.name} is not supported" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        (templates.QWEN3, ("Hermes: <tool_call> </tool_call>", "<think> </think>")),
+        (templates.CHATML, ("generic: a system message describes tools. Hermes: ", "no marks")),
+        ("{{ messages ", ("unknown: the chat template does not parse: ",)),
+        (None, ("no chat template",)),
+    ],
+)
+def test_inspect_says_how_a_model_writes_calls_and_reasoning(
+    template: str | None,
+    said: tuple[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    metadata = PLAIN.metadata() | TOKENIZER | {"tokenizer.chat_template": template}
+    kept = {key: value for key, value in metadata.items() if value is not None}
+    path = write_gguf(tmp_path / "tiny.gguf", kept, PLAIN.tensors())
+    assert run(["inspect", str(path), "--json"]) == 0
+    answers = json.loads(capsys.readouterr().out)["answers"]
+    assert list(answers) == ["calls", "reasoning"][: len(said)]
+    assert all(text.startswith(one) for text, one in zip(answers.values(), said, strict=True))
+    assert run(["inspect", str(path)]) == 0
+    shown = capsys.readouterr().out
+    assert all(one in shown for one in said)
 
 
 def break_loading(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:

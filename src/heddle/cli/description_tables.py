@@ -76,6 +76,7 @@ def _summary(description: ModelDescription) -> dict[str, str]:
         "context": _number(description.context, " tokens"),
         "vocabulary": _number(description.vocabulary, " tokens"),
         "file": _size(description.file_bytes),
+        **{title: _shown(text) for title, text in description.answers.items()},
         "sampling, by default": _shown(_sampling(description.sampling)),
         "ends with": _shown(_tokens(description.end_tokens)),
         "memory: weights": _size(memory.weights),

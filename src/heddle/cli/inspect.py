@@ -12,13 +12,14 @@ def inspect(model: Model = DEFAULT_MODEL, *, as_json: AsJson = False, hub: HubCo
 
     The exit code is 2 if Heddle cannot run the model.
     """
+    from heddle.loading.chat_templates import answers_of
     from heddle.loading.find import check_supported
     from heddle.weights.inspect import describe
     from heddle.weights.progress import on_console
     from heddle.weights.sources import find
 
     found = find(model, cache_home(), on_console(), place=hub_place(hub))
-    description = describe(found.path, found.name, found.sampling)
+    description = describe(found.path, found.name, found.sampling, answers_of(found))
     if as_json:
         print(description.to_json())
     else:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from heddle.errors import ConfigError, ModelFileError
+from heddle.errors import ConfigError, HeddleError, ModelFileError
 from heddle.folders import user_path
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from heddle.config import EngineConfig
     from heddle.text.chat.template import ChatTemplate
     from heddle.text.tokenizer.tokenizer import Tokenizer
     from heddle.weights.checkpoint import Checkpoint
+    from heddle.weights.sources import Found
 
 
 def chat_template_of(
@@ -42,6 +45,21 @@ def chat_template_of(
         if not path:
             raise
         raise ConfigError(f"--chat-template {path}: {error}", param="chat_template") from None
+
+
+def answers_of(found: Found) -> Mapping[str, str]:
+    """How the model writes calls and reasoning, in words, as `Dialect.described` says it."""
+    from heddle.text.chat.template import ChatTemplate
+    from heddle.weights.formats import open_checkpoint
+
+    try:
+        with open_checkpoint(found.path, found.base) as checkpoint:
+            source = checkpoint.chat_template
+        if source is None:
+            return {"calls": "no chat template"}
+        return ChatTemplate(source, "", "").dialect.described()
+    except HeddleError as error:
+        return {"calls": f"unknown: {error}"}
 
 
 def _source(path: str) -> str:

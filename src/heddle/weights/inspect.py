@@ -97,6 +97,7 @@ class ModelDescription:
         experts: mixture of experts; None if the model is dense.
         tensors: tensors by storage type, the largest group first.
         memory: memory to run the model.
+        answers: how the model writes calls and reasoning, in words, by what they mark.
         sampling: sampling parameters that the files or the catalogue recommend, by name.
         end_tokens: texts of the tokens that the files name as ends of a generation, by id.
         metadata: all metadata, as values that JSON has. A long array is a mapping with its `length`
@@ -114,6 +115,7 @@ class ModelDescription:
     experts: Experts | None
     tensors: tuple[TensorGroup, ...]
     memory: MemoryEstimate
+    answers: Mapping[str, str]
     sampling: Mapping[str, object]
     end_tokens: Mapping[int, str | None]
     metadata: Mapping[str, object]
@@ -124,9 +126,14 @@ class ModelDescription:
 
 
 def describe(
-    path: Path, name: str | None = None, sampling: Mapping[str, object] = MappingProxyType({})
+    path: Path,
+    name: str | None = None,
+    sampling: Mapping[str, object] = MappingProxyType({}),
+    answers: Mapping[str, str] = MappingProxyType({}),
 ) -> ModelDescription:
     """Describe the model at `path`. `name` and each of `sampling` hold if its files have none.
+
+    `answers` says in words how the model writes its answers.
 
     Raises:
         ModelSourceError, ModelFileError, UnsupportedModelError: the file cannot be read.
@@ -154,6 +161,7 @@ def describe(
             kv_kind="latents" if known_count(hyperparameters, "latent_rank") else "keys and values",
             state=state_bytes(hyperparameters),
         ),
+        answers={**answers},
         sampling={**sampling, **outline.sampling},
         end_tokens=outline.end_tokens,
         metadata=outline.metadata,

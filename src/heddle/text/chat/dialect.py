@@ -127,6 +127,13 @@ class Dialect:
         form = self.form.typed(functions) if functions else None
         return Reading(form, names, marks, reasons)
 
+    def described(self) -> Mapping[str, str]:
+        """The call form and the marks of reasoning, in words, by what they mark."""
+        form = f"{type(self.form).__name__}: {' '.join(self.form.marks)}"
+        generic = "generic: a system message describes tools. "
+        reasoning = " ".join(self.marks) if self.marks else "no marks"
+        return {"calls": form if self.knows_tools else generic + form, "reasoning": reasoning}
+
     def text_opened(self, prompt: str) -> str:
         """The prompt, ending with the marks that come before an answer's text, if there are any."""
         return prompt + FINAL if self.form.frames and not opened_header(prompt) else prompt
