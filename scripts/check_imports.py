@@ -101,7 +101,7 @@ EXTENSIONS_MAY_IMPORT = {
     "reference": {"engrams"},
     "quantise": {"reference"},
     "torch": {"engrams", "processes", "quantise"},
-    "hybrids": {"deepseek"},
+    "hybrids": {"decoders", "deepseek"},
 }
 """The other extensions that an extension needs. Every extension may import all of the core."""
 

@@ -1,0 +1,14 @@
+"""Families that are made of the core's blocks alone."""
+
+from heddle.doors import Extension
+
+EXTENSION = Extension(
+    families=(
+        "heddle.extensions.decoders.gemma:FAMILY",
+        "heddle.extensions.decoders.glm4:FAMILY",
+        "heddle.extensions.decoders.glm4_moe:FAMILY",
+        "heddle.extensions.decoders.granite:FAMILY",
+        "heddle.extensions.decoders.qwen2_moe:FAMILY",
+        "heddle.extensions.decoders.smollm3:FAMILY",
+    )
+)
