@@ -9,7 +9,9 @@ from heddle.extensions.call_forms.glm import Glm
 from heddle.extensions.call_forms.json_list import Granite, Nemotron, ToolCalls
 from heddle.extensions.call_forms.kimi import Kimi
 from heddle.extensions.call_forms.lfm2 import Lfm2
+from heddle.extensions.call_forms.llama import Llama4, LlamaPython
 from heddle.extensions.call_forms.minimax import MiniMax
+from heddle.extensions.call_forms.olmo3 import Olmo3
 from heddle.extensions.call_forms.seed_oss import SeedOss
 from heddle.extensions.call_forms.xml_function import XmlFunction
 from heddle.text.chat.call_forms import HERMES
@@ -38,6 +40,12 @@ DEEPSEEK = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁s
         ("<|tool_call|>[]<|/tool_call|>", None),
         ("<|tool_call_start|>{{ call.tool_calls }}", Lfm2()),
         ("<|tool_list_start|>", Lfm2(knows_calls=False)),
+        ("<|header_start|> as [func_name1(", LlamaPython()),
+        ("<|start_header_id|> as [func_name1(", LlamaPython()),
+        ('<|header_start|> as {"name": f, "parameters": x}', Llama4()),
+        ("<|header_start|>", None),
+        ("<function_calls>", Olmo3()),
+        ("<function_calls><invoke name=", None),
         (XML, None),
         ("tools", None),
     ],

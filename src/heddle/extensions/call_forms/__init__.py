@@ -2,7 +2,10 @@
 
 from heddle.doors import Extension
 
-_FORMS = ("deepseek", "glm", "json_list", "kimi", "lfm2", "minimax", "seed_oss", "xml_function")
+_FORMS = (
+    *("deepseek", "glm", "json_list", "kimi", "lfm2", "llama", "minimax", "olmo3", "seed_oss"),
+    *("xml_function",),
+)
 """The modules with a form, in the order in which their `form_of` are asked."""
 
 EXTENSION = Extension(

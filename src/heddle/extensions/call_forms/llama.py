@@ -1,0 +1,80 @@
+"""The forms of Llama 3.2 and 4 that the core does not know: Python's calls, and Llama 4's JSON.
+
+    [name(key="value", other=3), name()]
+    {"name": "name", "parameters": {"key": "value"}}
+
+Llama 4 may write calls after `<|python_start|>` or between this mark and `<|python_end|>`; Llama
+3.2 writes no mark. An answer that is ordinary text may begin with a bracket too, so without a mark
+only a function that the request offers is a call. Each model's answer is read in both forms.
+
+Source: the chat templates that vLLM has for Llama 3.2 and 4, and that of Llama-4-Scout, which asks
+for JSON.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from heddle.extensions.call_forms.python_calls import PythonCalls
+from heddle.text.chat.call_forms import Llama
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from heddle.text.chat.call_forms import CallForm, Mark, Schema
+    from heddle.text.parsing.answer_reader import AnswerReader
+    from heddle.text.parsing.characters import Steps
+
+_START, _END = "<|python_start|>", "<|python_end|>"
+
+
+@dataclass(frozen=True, slots=True)
+class LlamaPython(PythonCalls):
+    """A list of Python's calls and nothing else."""
+
+    marks: ClassVar = (_START, _END)
+
+    def read(self, source: AnswerReader, names: Collection[str]) -> Steps[None]:
+        tagged = yield from source.skip(_START)
+        yield from source.skip(_END)  # Llama-4-Scout's template writes text between the marks
+        offered = None if tagged else names
+        found = yield from self.read_calls(source, offered)
+        found = found or (yield from source.read_objects(offered))
+        if tagged and not found and source.cut and source.ended:
+            yield from source.until((), lambda _: None)  # the beginning of a call
+        yield from source.skip(_END)
+
+    def opening(self, mark: Mark) -> str:
+        return _optional(mark(_START))
+
+    def calls(self, mark: Mark, *, several: bool) -> str:
+        return f"{self.list_lark(several)} {_optional(mark(_END))} SPACE?"
+
+
+@dataclass(frozen=True, slots=True)
+class Llama4(LlamaPython):
+    """JSON objects and nothing else."""
+
+    def calls(self, mark: Mark, *, several: bool) -> str:
+        more = '(SPACE? (";" SPACE?)? function)*' if several else ""
+        end = _optional(mark(_END))
+        return f"{end} SPACE? function {more} SPACE? {end} SPACE?"
+
+    def rules(self, mark: Mark) -> tuple[str, ...]:
+        return ()
+
+    def function(self, name: str, schema: Schema, mark: Mark) -> str:
+        return Llama().function(name, schema, mark)
+
+
+def form_of(template: str) -> CallForm | None:
+    """The form, if `template` writes it."""
+    if "[func_name1(" in template:  # of the example in vLLM's templates
+        return LlamaPython()
+    return Llama4() if "<|header_start|>" in template and '"parameters"' in template else None
+
+
+def _optional(mark: str) -> str:
+    """Lark for a mark that may be there, if it is a control token."""
+    return f"{mark}?" if mark.startswith("<") else '""'
