@@ -11,6 +11,7 @@ from heddle.extensions.call_forms.kimi import Kimi
 from heddle.extensions.call_forms.lfm2 import Lfm2
 from heddle.extensions.call_forms.llama import Llama4, LlamaPython
 from heddle.extensions.call_forms.minimax import MiniMax
+from heddle.extensions.call_forms.mistral import Mistral
 from heddle.extensions.call_forms.olmo3 import Olmo3
 from heddle.extensions.call_forms.seed_oss import SeedOss
 from heddle.extensions.call_forms.xml_function import XmlFunction
@@ -44,6 +45,10 @@ DEEPSEEK = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁s
         ("<|start_header_id|> as [func_name1(", LlamaPython()),
         ('<|header_start|> as {"name": f, "parameters": x}', Llama4()),
         ("<|header_start|>", None),
+        ("[TOOL_CALLS][", Mistral()),
+        ("[TOOL_CALLS]name[ARGS][", Mistral(named=True)),
+        ("[TOOL_CALLS][CALL_ID][ARGS]", Mistral(named=True, ids=True)),
+        ("[TOOL_CALLS] cannot have both content and tool calls", Mistral(words=False)),
         ("<function_calls>", Olmo3()),
         ("<function_calls><invoke name=", None),
         (XML, None),

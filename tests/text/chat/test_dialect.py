@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import templates
-from heddle.text.chat.call_forms import HERMES, LLAMA, MISTRAL, MISTRAL_NAMED
+from heddle.text.chat.call_forms import HERMES, LLAMA
 from heddle.text.chat.template import ChatTemplate
 from heddle.text.parsing.answer_reader import Marks
 from heddle.text.parsing.reading import Reading
@@ -38,8 +38,6 @@ def template(source: str) -> ChatTemplate:
         ),
         (templates.LLAMA, LLAMA, True, None),
         (templates.LLAMA.replace("tools", "xs"), HERMES, False, None),
-        (templates.MISTRAL, MISTRAL, True, None),
-        (templates.MISTRAL_NAMED, MISTRAL_NAMED, True, None),
         ("{{ tools | tojson }}{{ messages }} calls in a form of its own", HERMES, False, None),
     ],
 )
@@ -109,16 +107,6 @@ def test_llama_gets_one_call_in_each_message() -> None:
         ("one", None),
     ]
     assert template(templates.LLAMA).render(messages).count('"parameters"') == 2
-
-
-def test_mistral_gets_call_ids_of_nine_letters() -> None:
-    messages, _ = template(templates.MISTRAL).dialect.conversation(HISTORY, TOOLS)
-    first, second = (one["id"] for one in messages[1]["tool_calls"])
-    assert len(first) == 9
-    assert second == "123456789"
-    assert [messages[2]["tool_call_id"], messages[3]["tool_call_id"]] == [first, second]
-    assert HISTORY[1]["tool_calls"][0]["id"] == "call_1", "what was given is as it was"
-    assert template(templates.MISTRAL).render(messages, tools=TOOLS)
 
 
 def test_other_templates_get_calls_as_text() -> None:

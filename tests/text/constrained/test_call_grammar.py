@@ -9,7 +9,7 @@ import pytest
 from fake_executor import tokens_of
 from heddle.errors import GrammarError
 from heddle.grammars import LARK, Grammar
-from heddle.text.chat.call_forms import HERMES, LLAMA, MISTRAL, MISTRAL_NAMED
+from heddle.text.chat.call_forms import HERMES, LLAMA
 from heddle.text.chat.harmony import FINAL, HARMONY, REASONING
 from heddle.text.constrained.call_grammar import Callee, answer_grammar, calls_grammar
 from heddle.text.parsing.answer_reader import Marks
@@ -25,14 +25,10 @@ NAMES = frozenset({"f", "f2"})
 ONE = {
     HERMES: '<tool_call>\n{"name": "%s", "arguments": %s}\n</tool_call>',
     LLAMA: '<|python_tag|>{"name": "%s", "parameters": %s}',
-    MISTRAL: '[TOOL_CALLS][{"name": "%s", "arguments": %s}]',
-    MISTRAL_NAMED: "[TOOL_CALLS]%s[ARGS]%s",
     HARMONY: "<|channel|>commentary to=functions.%s <|constrain|>json<|message|>%s",
 }
 TWO = {
     HERMES: f"{ONE[HERMES]}\n{ONE[HERMES]}",
-    MISTRAL: '[TOOL_CALLS][{"name": "%s", "arguments": %s}, {"name": "%s", "arguments": %s}]',
-    MISTRAL_NAMED: ONE[MISTRAL_NAMED] * 2,
 }
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heddle.text.chat.call_forms import HERMES, LLAMA, MISTRAL
+from heddle.text.chat.call_forms import HERMES, LLAMA
 from heddle.text.parsing import characters
 from heddle.text.parsing.answer_reader import Marks
 from heddle.text.parsing.parts import (
@@ -110,20 +110,6 @@ CASES: list[tuple[Any, str, ParsedAnswer]] = [
     (LLAMA, '{"age": 3, "name": "f"}', ParsedAnswer('{"age": 3, "name": "f"}')),
     (LLAMA, 'So: {"name": "f"}', ParsedAnswer('So: {"name": "f"}')),
     (LLAMA, "<|python_tag|>print(1)", ParsedAnswer("print(1)")),
-    # --- Mistral
-    (
-        MISTRAL,
-        'Sure[TOOL_CALLS] [{"name": "f", "arguments": {"a": 1}}, {"name":"g","arguments":{}}]',
-        ParsedAnswer("Sure", calls=(Call("f", '{"a": 1}'), Call("g", "{}"))),
-    ),
-    (
-        MISTRAL,
-        '[TOOL_CALLS]f[ARGS]{"a": 1}[TOOL_CALLS]g[CALL_ID]123456789[ARGS]{}',
-        ParsedAnswer(calls=(Call("f", '{"a": 1}'), Call("g", "{}"))),
-    ),
-    (MISTRAL, "[TOOL_CALLS] what is\nthat", ParsedAnswer("[TOOL_CALLS] what is\nthat")),
-    (MISTRAL, "[TOOL_CALLS][ARGS]{}", ParsedAnswer("[TOOL_CALLS][ARGS]{}")),
-    (MISTRAL, "[TOOL_CALLS]", ParsedAnswer("[TOOL_CALLS]")),
 ]
 
 
@@ -148,9 +134,6 @@ def test_calls_are_found_in_every_form(form: Any, text: str, expected: ParsedAns
         (HERMES, '<tool_call>{"name": "f"}</tool', ParsedAnswer(calls=(Call("f", "{}"),))),
         (HERMES, "<tool_call> is", ParsedAnswer("<tool_call> is")),
         (HERMES, '```json\n{"name": "Bo', ParsedAnswer('```json\n{"name": "Bo')),
-        (MISTRAL, "a[TOOL_CALLS]f[ARG", ParsedAnswer("a")),
-        (MISTRAL, '[TOOL_CALLS][{"name"', ParsedAnswer()),
-        (MISTRAL, "[TOOL_CALLS] what is\nthat", ParsedAnswer("[TOOL_CALLS] what is\nthat")),
         (None, "<thin", ParsedAnswer()),
         (LLAMA, "<|python", ParsedAnswer()),
         (None, "<think>hm</thi", ParsedAnswer("", "hm")),
@@ -258,7 +241,7 @@ PIECES = st.sampled_from(
 )
 
 
-@pytest.mark.parametrize("form", [None, HERMES, LLAMA, MISTRAL])
+@pytest.mark.parametrize("form", [None, HERMES, LLAMA])
 @pytest.mark.parametrize("reasons", [False, True])
 @given(pieces=st.lists(PIECES, max_size=14), data=st.data())
 def test_parts_do_not_depend_on_how_the_text_is_cut(
@@ -296,9 +279,6 @@ def test_parsed_calls_equal_the_written_calls(calls: list[tuple[str, dict[str, A
     tagged = "".join(f"<tool_call>\n{one}\n</tool_call>\n" for one in objects)
     assert Reading(HERMES, NAMES).read(tagged) == expected
     assert Reading(LLAMA, NAMES).read("; ".join(objects)) == expected
-    assert Reading(MISTRAL, NAMES).read(f"[TOOL_CALLS][{', '.join(objects)}]") == expected
-    named = "".join("[TOOL_CALLS]{}[ARGS]{}".format(*call) for call in written)
-    assert Reading(MISTRAL, NAMES).read(named) == expected
 
 
 def test_parsing_of_false_call_starts_is_bounded(

@@ -1,10 +1,19 @@
-"""Call forms of families whose calls are neither Hermes', Llama's, Mistral's nor harmony."""
+"""Call forms of families whose calls are neither Hermes', Llama 3's nor harmony."""
 
 from heddle.doors import Extension
 
 _FORMS = (
-    *("deepseek", "glm", "json_list", "kimi", "lfm2", "llama", "minimax", "olmo3", "seed_oss"),
-    *("xml_function",),
+    "deepseek",
+    "glm",
+    "json_list",
+    "kimi",
+    "lfm2",
+    "llama",
+    "minimax",
+    "mistral",
+    "olmo3",
+    "seed_oss",
+    "xml_function",
 )
 """The modules with a form, in the order in which their `form_of` are asked."""
 

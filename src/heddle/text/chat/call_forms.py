@@ -6,14 +6,10 @@ The model's chat template decides which form applies (`text/chat/dialect.py`).
 
 from __future__ import annotations
 
-import hashlib
 import json
-import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
-
-from heddle.text.parsing.characters import END
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -147,63 +143,6 @@ class Llama(CallForm):
         return split
 
 
-@dataclass(frozen=True, slots=True)
-class Mistral(CallForm):
-    """`[TOOL_CALLS]` and a list of `{"name": ..., "arguments": ...}`, as Mistral's models write it.
-
-    Newer models write `[TOOL_CALLS]name[ARGS]{...}` for each call. `[CALL_ID]` and an id may follow
-    the name. `read` accepts both forms for every model.
-
-    Attributes:
-        named: whether the model was trained on the newer form.
-    """
-
-    named: bool = False
-
-    marks: ClassVar = ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]")
-
-    def read(self, source: AnswerReader, names: Collection[str]) -> Steps[None]:
-        opening = self.marks[0]
-        while (yield from source.until((opening,), source.add_text)):
-            if (yield from source.read_objects(None)):
-                continue
-            if not (yield from source.attempt(self._named(source))):
-                yield from source.reject_mark(opening)
-
-    def opening(self, mark: Mark) -> str:
-        return mark(self.marks[0])
-
-    def calls(self, mark: Mark, *, several: bool) -> str:
-        if self.named:
-            return f"function (SPACE? {self.opening(mark)} function)*" if several else "function"
-        more = '("," SPACE? function)*' if several else ""
-        return f'SPACE? "[" function {more} "]" SPACE?'
-
-    def function(self, name: str, schema: Schema, mark: Mark) -> str:
-        if self.named:
-            return f"{json.dumps(name)} {mark(self.marks[1])} {json_lark(schema)}"
-        return CallForm.function(self, name, schema, mark)
-
-    def history(self, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-        """The messages with short ids: Mistral's templates require nine letters and digits."""
-        return [_with_short_ids(message) for message in messages]
-
-    def _named(self, source: AnswerReader) -> Steps[bool]:
-        """Read a function's name, its mark and its arguments. False if they do not come next."""
-        _, before_arguments, before_id = self.marks
-        name = ""
-        while not name.endswith(before_arguments):
-            char = yield from source.next()
-            if char in (END, "\n", "{"):
-                return False
-            name += char
-        name = name.removesuffix(before_arguments).partition(before_id)[0].strip()
-        if name:
-            source.begin_call(name)
-            yield from source.json_value(source.add_arguments)
-        return bool(name)
-
-
 def json_lark(schema: Schema) -> str:
     """Lark for JSON that a schema allows."""
     return f"%json {json.dumps(schema)}"
@@ -215,23 +154,4 @@ def _object(name: str, member: str, schema: Schema) -> str:
     return f'"{{" SPACE? {first} SPACE? {second} {json_lark(schema)} SPACE? "}}"'
 
 
-_SHORT_ID = re.compile("[A-Za-z0-9]{9}")
-
-
-def _with_short_ids(message: Mapping[str, Any]) -> Mapping[str, Any]:
-    changed = dict(message)
-    if "tool_call_id" in message:
-        changed["tool_call_id"] = _short_id(message["tool_call_id"])
-    if "tool_calls" in message:
-        changed["tool_calls"] = [
-            {**call, "id": _short_id(call["id"])} for call in message["tool_calls"]
-        ]
-    return changed
-
-
-def _short_id(id: str) -> str:
-    return id if _SHORT_ID.fullmatch(id) else hashlib.sha256(id.encode()).hexdigest()[:9]
-
-
 HERMES, LLAMA = Hermes(), Llama()
-MISTRAL, MISTRAL_NAMED = Mistral(), Mistral(named=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from heddle.doors import extensions, refer
-from heddle.text.chat.call_forms import HERMES, LLAMA, MISTRAL, MISTRAL_NAMED
+from heddle.text.chat.call_forms import HERMES, LLAMA
 from heddle.text.chat.harmony import (
     CHANNEL,
     EFFORTS,
@@ -150,8 +150,6 @@ def _form_of(template: str) -> CallForm | None:
             found: CallForm | None = refer(reference)(template)
             if found is not None:
                 return found
-    if "[TOOL_CALLS]" in template:
-        return MISTRAL_NAMED if "[ARGS]" in template else MISTRAL
     if "<tool_call>" in template and not any(mark in template for mark in _FOREIGN):
         return HERMES
     if "<|start_header_id|>" in template and '"parameters"' in template:

@@ -65,7 +65,16 @@ FAMILIES = {
 }
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+OF_EXTENSIONS = ("mistral", "named")
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(name, marks=pytest.mark.extensions if name in OF_EXTENSIONS else ())
+        for name in FAMILIES
+    ],
+)
 def family(request: pytest.FixtureRequest) -> Iterator[tuple[Talking, str, str | None]]:
     """A server of a family's template, and how it writes one call and two."""
     template, one, two = FAMILIES[request.param]
