@@ -3,8 +3,9 @@
     python scripts/write_tables.py [--check]
 
 The sampling parameters go to docs/reference/sampling.md, the fields of vendors to fields.md beside
-it, the settings to settings.md, the metrics to metrics.md, and the first sentence of each source
-file to files.md. With --check it writes nothing, and exits with 1 if a page is out of date.
+it, the settings to settings.md, the metrics to metrics.md, the models of the hub to models.md, and
+the first sentence of each source file to files.md. With --check it writes nothing, and exits with 1
+if a page is out of date.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
+import served_models
 from heddle.config import EngineConfig, RegistryConfig, ServerConfig
 from heddle.doors import extensions, refer
 from heddle.extensions.metrics.table import described
@@ -79,13 +81,16 @@ def written(page: str, name: str, lines: Sequence[str]) -> str:
 
 def pages() -> dict[Path, str]:
     """The pages with tables, as they should be."""
-    names = ("sampling", "fields", "settings", "metrics", "files")
-    sampling, fields, settings, metrics, files = (REFERENCE / f"{name}.md" for name in names)
+    names = ("sampling", "fields", "settings", "metrics", "models", "files")
+    sampling, fields, settings, metrics, models, files = (
+        REFERENCE / f"{name}.md" for name in names
+    )
     return {
         sampling: written(sampling.read_text("utf-8"), "parameters", _parameters()),
         fields: written(fields.read_text("utf-8"), "fields", list(_fields())),
         settings: written(settings.read_text("utf-8"), "settings", list(_settings())),
         metrics: written(metrics.read_text("utf-8"), "metrics", _metrics()),
+        models: written(models.read_text("utf-8"), "models", served_models.table()),
         files: written(files.read_text("utf-8"), "files", list(_files())),
     }
 

@@ -61,7 +61,7 @@ def test_the_newest_version_of_the_changelog_is_that_of_the_package() -> None:
 
 
 def test_pages_agree_with_the_tables_of_the_program() -> None:
-    """The sampling parameters, the fields of vendors, the settings, the metrics and the files."""
+    """The pages whose tables scripts/write_tables.py writes."""
     script = runpy.run_path(str(ROOT / "scripts" / "write_tables.py"))
     pages: dict[Path, str] = script["pages"]()
     for path, page in pages.items():
@@ -72,6 +72,7 @@ def test_pages_agree_with_the_tables_of_the_program() -> None:
         "files.md",
         "settings.md",
         "metrics.md",
+        "models.md",
     }
 
 
