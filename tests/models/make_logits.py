@@ -12,13 +12,14 @@ import json
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import transformers
 
 from models.tiny import FAMILIES
 from models.tiny.base import TOKENS
+from models.tiny.base_images import TinySeeing
 
 if TYPE_CHECKING:
     from models.tiny.base import TinyModel
@@ -26,14 +27,22 @@ if TYPE_CHECKING:
 
 def logits(model: TinyModel) -> list[list[float]]:
     """Load the model's folder into a network; return logits (tokens, vocabulary)."""
+    kind: Any = transformers.AutoModelForCausalLM
+    options: dict[str, object] = {"pad_token_id": None}
+    if isinstance(model, TinySeeing):
+        kind, options = transformers.AutoModelForImageTextToText, {}
     with tempfile.TemporaryDirectory() as folder:
-        network, report = transformers.AutoModelForCausalLM.from_pretrained(
+        network, report = kind.from_pretrained(
             model.write_folder(Path(folder)),
             dtype=torch.float32,
             attn_implementation="eager",
-            pad_token_id=None,
             output_loading_info=True,
+            **options,
         )
+    if isinstance(model, TinySeeing):
+        report["missing_keys"] = [
+            name for name in report["missing_keys"] if not name.startswith(model.eyes)
+        ]
     wrong = {name: found for name, found in report.items() if found}
     assert not wrong, wrong
     network.eval()

@@ -1,26 +1,30 @@
-"""The families of the core's blocks: each file is listed, and brings no block of its own."""
+"""The families of the core's blocks: each is listed, and brings no block of its own."""
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
+from typing import TYPE_CHECKING
 
 import pytest
 
 from heddle.extensions import decoders
-from heddle.models.family import Family
 
-FILES = [file.name for file in pkgutil.iter_modules(decoders.__path__)]
+if TYPE_CHECKING:
+    from types import ModuleType
+
+MODULES = [
+    importlib.import_module(f"{decoders.__name__}.{file.name}")
+    for file in pkgutil.iter_modules(decoders.__path__)
+]
+FAMILIES = [module for module in MODULES if hasattr(module, "FAMILY")]
 
 
-def test_each_file_is_listed() -> None:
-    references = [f"{decoders.__name__}.{file}:FAMILY" for file in FILES]
-    assert sorted(decoders.EXTENSION.families) == sorted(references)
+def test_each_family_is_listed() -> None:
+    assert sorted(decoders.EXTENSION.families) == [f"{one.__name__}:FAMILY" for one in FAMILIES]
 
 
-@pytest.mark.parametrize("file", FILES)
-def test_a_family_has_no_block_of_its_own(file: str) -> None:
-    module = importlib.import_module(f"{decoders.__name__}.{file}")
-    own = [name for name, value in vars(module).items() if hasattr(value, "forward")]
-    assert isinstance(module.FAMILY, Family)
-    assert [name for name in own if vars(module)[name].__module__ == module.__name__] == []
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__.split(".")[-1])
+def test_a_family_has_no_block_of_its_own(module: ModuleType) -> None:
+    blocks = [value for value in vars(module).values() if hasattr(value, "forward")]
+    assert [one for one in blocks if one.__module__ == module.__name__] == []

@@ -191,14 +191,22 @@ class TinyModel:
     def write_folder(self, folder: Path, dtype: str = "F32", **changes: object) -> Path:
         """Write the model as a Hugging Face folder, config.json with `changes`."""
         folder.mkdir(exist_ok=True)
-        (folder / "config.json").write_text(json.dumps(self.config() | changes))
-        state = {self.folder_name(name): values for name, values in self.state().items()}
+        (folder / "config.json").write_text(json.dumps(self.changed(changes)))
+        state = {self.folder_name(name): values for name, values in self.stored().items()}
         write_safetensors(folder / "model.safetensors", state, dtype)
         write_tokenizer(folder / "tokenizer.json", self.vocabulary)
         return folder
 
+    def changed(self, changes: Mapping[str, object]) -> dict[str, object]:
+        """The content of config.json, with `changes` of the text model."""
+        return self.config() | dict(changes)
+
+    def stored(self) -> dict[str, np.ndarray]:
+        """Weights as a folder has them."""
+        return self.state()
+
     def folder_name(self, name: str) -> str:
-        """The name in a folder of the tensor that `state` calls `name`."""
+        """The name in a folder of the tensor that `stored` calls `name`."""
         return name
 
     def checkpoint(

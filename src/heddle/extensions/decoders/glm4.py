@@ -1,11 +1,12 @@
 """GLM-4: norms around each part. Rope turns neighbours, in a half of each head.
 
-GLM Team 2024 (arXiv:2406.12793); the form of GLM-4-0414.
+GLM Team 2024 (arXiv:2406.12793); the form of GLM-4-0414. The text part of GLM-4.1V is the same
+(GLM-V Team 2025, arXiv:2507.01006): a token of text has the same position on all axes of its rope.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from heddle.models.base import read_sizes
 from heddle.models.blocks import Attention, Layer, NormPlacement
@@ -17,6 +18,8 @@ from heddle.weights.gguf.names import INTERLEAVED, GGUFNames
 from heddle.weights.huggingface.names import FolderNames
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from heddle.weights.hyperparameters import Hyperparameters
 
 
@@ -32,21 +35,30 @@ def build(hyperparameters: Hyperparameters, context: int) -> Decoder:
     return Decoder(shape, (layer,) * shape.layers, eps)
 
 
+def _read_sections(values: dict[str, Any], metadata: Mapping[str, object]) -> None:
+    """Files of models with axes of positions pair halves: llama.cpp converts them so."""
+    if "rope.dimension_sections" in metadata:
+        values["rope.interleaved"] = False
+
+
+_NORMS = {
+    "post_attention_norm": "post_self_attn_layernorm",
+    "post_mlp_norm": "post_mlp_layernorm",
+}
 FAMILY = Family(
     build=build,
     gguf={
         "glm4": GGUFNames(
-            layer={"mlp.gate_up": "ffn_up"}, fused=("mlp.gate_up",), values=INTERLEAVED
+            layer={"mlp.gate_up": "ffn_up"},
+            fused=("mlp.gate_up",),
+            values=INTERLEAVED,
+            read=_read_sections,
         )
     },
     hf={
-        "glm4": FolderNames(
-            layer={
-                "post_attention_norm": "post_self_attn_layernorm",
-                "post_mlp_norm": "post_mlp_layernorm",
-            },
-            values={"rope.interleaved": True},
-            rotated_share=0.5,
-        )
+        "glm4": FolderNames(layer=_NORMS, values=INTERLEAVED, rotated_share=0.5),
+        "glm4v_text": FolderNames(
+            layer=_NORMS, values=INTERLEAVED, with_images=("glm4v", "glm46v")
+        ),
     },
 )

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from heddle.errors import ModelFileError
-from heddle.weights.huggingface.made import MXFP4, MadeTensor
-from heddle.weights.huggingface.safetensors import DTYPE_BITS
+from heddle.weights.huggingface.made import MXFP4, MadeTensor, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -47,37 +46,22 @@ def made_tensors(tensors: Mapping[str, Stored]) -> dict[str, MadeTensor]:
         kind = "bias" if match["kind"] == "_bias" else "weight"
         if len(stored.shape) != _DIMENSIONS[match["kind"]]:
             raise ModelFileError(f"tensor {label} has shape {stored.shape}", field=label)
-        for part, rows in _rows_of(match["pair"]):
+        for part, rows in _matrices_in(match["pair"]):
             name = f"layers.{match['layer']}.mlp.experts.{part}.{kind}"
             if match["kind"] == "_blocks":
                 found[name] = _packed(label, tensors, rows)
             else:
-                found[name] = _floats(label, stored, rows, transposed=not match["kind"])
+                found[name] = rows_of(label, stored, rows, transposed=not match["kind"])
     return found
 
 
-def _rows_of(pair: str) -> Iterator[tuple[str, slice]]:
+def _matrices_in(pair: str) -> Iterator[tuple[str, slice]]:
     """The matrices in a stored tensor, and the rows of each."""
     if pair == "down":
         yield "down", slice(None)
     else:
         yield "gate", slice(0, None, 2)
         yield "up", slice(1, None, 2)
-
-
-def _floats(label: str, stored: Stored, rows: slice, *, transposed: bool) -> MadeTensor:
-    """A matrix (experts, rows, columns), stored transposed, or a bias (experts, rows)."""
-    bits = np.dtype(f"u{DTYPE_BITS[stored.dtype] // 8}")
-
-    def canonical(values: NDArray[np.generic]) -> NDArray[np.generic]:
-        return (values.swapaxes(1, 2) if transposed else values)[:, rows]
-
-    def make(raw: list[Raw]) -> Raw:
-        values = raw[0].view(bits).reshape(stored.shape)
-        return np.ascontiguousarray(canonical(values)).view(np.uint8).ravel()
-
-    shape = canonical(np.broadcast_to(np.uint8(0), stored.shape)).shape
-    return MadeTensor(stored.dtype, shape, (label,), make)
 
 
 def _packed(label: str, tensors: Mapping[str, Stored], rows: slice) -> MadeTensor:

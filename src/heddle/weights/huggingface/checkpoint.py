@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from math import prod
 from pathlib import Path
 from types import MappingProxyType
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from heddle.weights.huggingface.stored import FolderTensor
 
     Floats = NDArray[np.float32]
+
+_log = logging.getLogger(__name__)
 
 CONFIG = "config.json"
 
@@ -75,10 +78,11 @@ class HuggingFaceCheckpoint(Closing):
             )
             make = names.names_of(architecture).make
             self._made = make(self._stored.tensors) if make else {}
-            self._stacks = {} if make else self._stacked()
+            self._stacks = {} if self._made else self._stacked()
             self.tensors: Mapping[str, TensorInfo] = MappingProxyType(
                 take_apart(self._tensors(), self.hyperparameters)
             )
+            self._log_others(base)
         except BaseException:
             self.close()
             raise
@@ -183,6 +187,17 @@ class HuggingFaceCheckpoint(Closing):
                 field=label,
             )
         return found
+
+    def _log_others(self, base: str) -> None:
+        """Say which parts of the model beside its text model are not used, such as eyes."""
+        others = [label for label in self._stored if not label.startswith(base)]
+        others = [label for label in others if self._names.canonical(label) is None]
+        if others:
+            parts = sorted({label.removeprefix("model.").split(".")[0] for label in others})
+            _log.info(
+                "%s: %d tensors beside the text model are not used: %s",
+                *(self.path, len(others), ", ".join(parts)),
+            )
 
     def _stacked(self) -> dict[str, Stack]:
         """Tensors of experts that the files store in slices, by canonical name."""

@@ -28,8 +28,10 @@ _ACTIVATIONS = {
     "relu2": "squared_relu",
 }
 _ACTIVATION_KEYS = ("hidden_activation", "hidden_act", "mlp_hidden_act")
-_SCALINGS = {"default": "none", "su": "longrope"}
-"""Canonical names of rope scalings that have another name in config.json."""
+_SCALINGS = {"default": "none", "mrope": "none", "su": "longrope"}
+"""Canonical names of rope scalings that have another name in config.json.
+
+Multimodal rope is plain rope where all tokens are of text."""
 _CAPS = ("attention.score_cap", "logit_cap")
 """Hyperparameters that null turns off; without their key, the family's default applies."""
 _WINDOWED = {"sliding_attention": True, "full_attention": False}

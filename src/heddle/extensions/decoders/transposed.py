@@ -1,0 +1,48 @@
+"""Experts that a folder stores as transposed stacks, gate beside up: Qwen3-VL and Llama 4.
+
+`transformers` multiplied such a stack (experts, columns, rows) from the right. Its conversion
+(`conversion_mapping.py`) transposes it today.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from heddle.errors import ModelFileError
+from heddle.weights.huggingface.made import MadeTensor, rows_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from heddle.weights.huggingface.made import Stored
+
+_STACK = re.compile(
+    r".+\.layers\.(?P<layer>\d{1,9})\.(?:mlp|feed_forward)\.experts\.(?P<pair>gate_up|down)_proj"
+)
+
+
+def transposed_experts(tensors: Mapping[str, Stored]) -> dict[str, MadeTensor]:
+    """The experts' canonical tensors, by canonical name.
+
+    Raises:
+        ModelFileError: a tensor has not the shape that it needs.
+    """
+    found = {}
+    for label, stored in tensors.items():
+        match = _STACK.fullmatch(label)
+        if match is None:
+            continue
+        is_pair = match["pair"] == "gate_up"
+        if len(stored.shape) != 3 or (is_pair and stored.shape[2] % 2):
+            raise ModelFileError(
+                f"tensor {label} has shape {stored.shape}; it must have matrices of all experts:"
+                " (experts, columns, rows)",
+                field=label,
+            )
+        half = stored.shape[2] // 2
+        parts = {"gate": slice(half), "up": slice(half, None)} if is_pair else {"down": slice(None)}
+        for part, rows in parts.items():
+            name = f"layers.{match['layer']}.mlp.experts.{part}.weight"
+            found[name] = rows_of(label, stored, rows, transposed=True)
+    return found
