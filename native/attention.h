@@ -173,6 +173,11 @@ inline void cap_scores(float* scores, int n, float scale, float soft_cap) {
     for (int j = 0; j < n; j += 16) store(scores + j, tanh(load(scores + j) * inner) * outer);
 }
 
+// Adds what joins the scores in n lanes, a multiple of 16.
+inline void add_bias(float* scores, const float* bias, int n) {
+    for (int j = 0; j < n; j += 16) store(scores + j, load(scores + j) + load(bias + j));
+}
+
 // Turns a query's scores of a split into exponentials, with their maximum and their sum.
 inline void exponentiate(QueryTile& tile, int i, int split, const AttendArgs& a) {
     const PositionRange visible = visible_positions(tile, i, split * kSplitTokens, kSplitTokens);
@@ -184,6 +189,8 @@ inline void exponentiate(QueryTile& tile, int i, int split, const AttendArgs& a)
     float* w = tile.weights + i * kSplitTokens;
     const int from = visible.from / 16 * 16, last = (visible.to - 1) / 16 * 16;
     if (a.soft_cap > 0.0f) cap_scores(w + from, last + 16 - from, a.scale, a.soft_cap);
+    if (a.bias != nullptr)
+        add_bias(w + from, tile.bias[i] + split * kSplitTokens + from, last + 16 - from);
     if (visible.from > from) mask_scores(w + from, visible.from - from, 16);
     if (visible.to < last + 16) mask_scores(w + last, 0, visible.to - last);
     V16 peaks = load(w + from);
@@ -264,6 +271,7 @@ inline QueryTile make_tile(const AttendArgs& a, int first_query, int count) {
             tile.turned[i] = a.turned + token * a.turned_stride + head * a.turned_head;
         }
         const int position = a.first_position + token;
+        if (a.bias != nullptr) tile.bias[i] = a.bias + head * a.bias_stride - position;
         const int last = a.causal ? position : a.last_position;
         const bool windowed = a.window > 0;
         tile.begin[i] = windowed && position >= a.window ? position + 1 - a.window : 0;

@@ -108,6 +108,12 @@ class Attention : public Instruction {
         args.scale = shape_.scale;
         args.soft_cap = shape_.soft_cap;
         args.sinks = shape_.sinks.empty() ? nullptr : &shape_.sinks[first_head];
+        args.bias = nullptr;
+        if (shape_.bias >= 0) {
+            const PositionBias& table = bias(p, shape_.bias);
+            args.bias_stride = table.stride();
+            args.bias = table.values.data() + first_head * args.bias_stride + table.positions - 1;
+        }
         args.scratch = scratch(p, thread);
         return args;
     }

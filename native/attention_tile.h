@@ -23,6 +23,7 @@ struct QueryTile {
     int rank;                             // elements of a latent, if keys are latents
     const float* q[kAttendQueries];       // (head_dim,), or (rank,)
     const float* turned[kAttendQueries];  // (head_dim - rank,) beside the latter
+    const float* bias[kAttendQueries];    // by position, what joins its score; if there is any
     float* out[kAttendQueries];
     int begin[kAttendQueries], end[kAttendQueries];  // the positions that it attends to
     float* peak;                                     // (count,) largest score, before scaling

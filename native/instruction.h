@@ -22,6 +22,7 @@ class Instruction {
     static FixedStates& states(Program& p) { return *p.states_; }
     static int threads(const Program& p) { return p.pool_.threads(); }
     static const RopeTable& rope(const Program& p, int table) { return p.ropes_[table]; }
+    static const PositionBias& bias(const Program& p, int table) { return p.biases_[table]; }
     static float* scratch(Program& p, int thread) { return p.scratch_[thread].data(); }
     static Program::Buffer& buffer(Program& p, int index) { return p.buffers_[index]; }
     static int width(const Program& p, int index) { return p.buffers_[index].width; }

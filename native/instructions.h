@@ -10,6 +10,7 @@
 namespace heddle {
 
 class Instruction;
+enum class Lookups;
 struct AttentionShape;
 struct Convolution;
 struct ExpertLayer;
@@ -18,7 +19,9 @@ struct MatmulPart;
 using InstructionPointer = std::unique_ptr<Instruction>;
 
 // row_instructions.cpp
-InstructionPointer make_embed(std::shared_ptr<const Matrix> table, int out);
+InstructionPointer make_embed(std::shared_ptr<const Matrix> table, int out, Lookups by, int first);
+InstructionPointer make_embed_segments(std::shared_ptr<const Matrix> table, int separator, int out);
+InstructionPointer make_mean_rows(int in, int out);
 InstructionPointer make_norm(int in, std::vector<float> weight, float eps, int out, bool quantise);
 InstructionPointer make_layer_norm(int in, std::vector<float> weight, std::vector<float> bias,
                                    float eps, int out, bool quantise);
@@ -31,9 +34,7 @@ InstructionPointer make_gate_rows(int x, int gate, int out);
 InstructionPointer make_add(int x, int y, int out);
 InstructionPointer make_take_rows(int in, int out);
 InstructionPointer make_take_columns(int in, int first, int heads, int out);
-InstructionPointer make_sigmoid(int in);
-InstructionPointer make_squared_relu(int in);
-InstructionPointer make_gelu(int in);
+InstructionPointer make_activate(Map map, int in, bool quantise);
 InstructionPointer make_step_size(int in, std::vector<float> bias, float least, float most);
 InstructionPointer make_decay(int in, std::vector<float> rates, int out);
 InstructionPointer make_join(int x, int y, int out);

@@ -133,6 +133,30 @@ inline V16 clamped_times(V16 gate, V16 up) {
     return g / (splat(1.0f) + exp(g * splat(-1.702f))) * (u + splat(1.0f));
 }
 
+// erf(x) within 3e-7: an odd polynomial by an even one (coefficients of Eigen's erf of floats).
+// Beyond 4 it is 1 in float32.
+inline V16 erf(V16 x) {
+    const V16 a = min(splat(4.0f), max(splat(-4.0f), x)), z = a * a;
+    V16 p = splat(-2.72614225801306e-10f);
+    p = fma(p, z, splat(2.77068142495902e-08f));
+    p = fma(p, z, splat(-2.10102402082508e-06f));
+    p = fma(p, z, splat(-5.69250639462346e-05f));
+    p = fma(p, z, splat(-7.34990630326855e-04f));
+    p = fma(p, z, splat(-2.95459980854025e-03f));
+    p = fma(p, z, splat(-1.60960333262415e-02f));
+    V16 q = splat(-1.45660718464996e-05f);
+    q = fma(q, z, splat(-2.13374055278905e-04f));
+    q = fma(q, z, splat(-1.68282697438203e-03f));
+    q = fma(q, z, splat(-7.37332916720468e-03f));
+    q = fma(q, z, splat(-1.42647390514189e-02f));
+    return a * p / q;
+}
+
+inline V16 gelu_erf_times(V16 gate, V16 up) {
+    const V16 half = gate * splat(0.5f);
+    return fma(half, erf(gate * splat(0.70710678f)), half) * up;
+}
+
 template <typename F>
 inline void gated(const float* gate, const float* up, int n, float* out, F activate) {
     int i = 0;
@@ -164,8 +188,33 @@ void gated_identity(const float* gate, const float* up, int n, float* out) {
     gated(gate, up, n, out, [](V16 x, V16 y) { return x * y; });
 }
 
+void gated_gelu_erf(const float* gate, const float* up, int n, float* out) {
+    gated(gate, up, n, out, [](V16 x, V16 y) { return gelu_erf_times(x, y); });
+}
+
+void gated_relu(const float* gate, const float* up, int n, float* out) {
+    gated(gate, up, n, out, [](V16 x, V16 y) { return max(splat(0.0f), x) * y; });
+}
+
 void gelu(const float* x, int n, float* out) {
-    gated(x, x, n, out, [](V16 gate, V16) { return gelu_times(gate, splat(1.0f)); });
+    each(x, n, out, [](V16 a, int) { return gelu_times(a, splat(1.0f)); });
+}
+
+void gelu_erf(const float* x, int n, float* out) {
+    each(x, n, out, [](V16 a, int) { return gelu_erf_times(a, splat(1.0f)); });
+}
+
+// NaN of NaN: `max` returns its second operand then.
+void relu(const float* x, int n, float* out) {
+    each(x, n, out, [](V16 a, int) { return max(splat(0.0f), a); });
+}
+
+void silu(const float* x, int n, float* out) {
+    each(x, n, out, [](V16 a, int) { return silu_times(a, splat(1.0f)); });
+}
+
+void tanh_all(const float* x, int n, float* out) {
+    each(x, n, out, [](V16 a, int) { return tanh(a); });
 }
 
 void scale(const float* x, float factor, int n, float* out) {
@@ -242,14 +291,13 @@ const Kernels kTable = {kName,
                         quantise,
                         norm,
                         layer_norm,
-                        {gated_silu, gated_gelu, gated_clamped, gated_sigmoid, gated_identity},
+                        {gated_silu, gated_gelu, gated_clamped, gated_sigmoid, gated_identity,
+                         gated_gelu_erf, gated_relu},
                         add,
                         add_scaled,
                         scale,
                         soft_cap,
-                        sigmoid_all,
-                        squared_relu,
-                        gelu,
+                        {sigmoid_all, squared_relu, gelu, gelu_erf, relu, silu, tanh_all},
                         step_size,
                         conv,
                         linear_attend,

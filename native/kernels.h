@@ -16,8 +16,12 @@ constexpr int kPageTokens = 32;  // tokens per KV page
 enum class KvType { kF16, kQ8_0 };
 
 // Activations of gated feed-forward layers; `Ops.gated` in src/heddle/models/ops.py defines them.
-enum class Activation { kSilu, kGelu, kClamped, kSigmoid, kIdentity };
-constexpr int kActivations = 5;
+enum class Activation { kSilu, kGelu, kClamped, kSigmoid, kIdentity, kGeluErf, kRelu };
+constexpr int kActivations = 7;
+
+// Activations without gates; `Ops.activate` there defines them.
+enum class Map { kSigmoid, kSquaredRelu, kGelu, kGeluErf, kRelu, kSilu, kTanh };
+constexpr int kMaps = 7;
 
 // Bytes that one layer's keys of one head, or its values, take in a page. Q8_0 has an f16 scale for
 // each 32 elements: head_dim must be a multiple of 32.
@@ -101,7 +105,11 @@ struct AttendArgs {
     float scale;           // of scores, then:
     float soft_cap;        // score = soft_cap * tanh(score / soft_cap); 0: no cap
     const float* sinks;    // (group,), a score of no position that joins each head's sum; or null
-    float* scratch;        // attend_scratch(value_dim) floats; a line's alignment makes it faster
+    // (group, bias_stride), at the distance 0: what joins a score by the distance of its position,
+    // divided by `scale`; or null.
+    const float* bias;
+    int64_t bias_stride;
+    float* scratch;  // attend_scratch(value_dim) floats; a line's alignment makes it faster
 };
 
 // Keys and values of consecutive tokens of one page, one layer and head.
@@ -198,11 +206,8 @@ struct Kernels {
     void (*scale)(const float* x, float factor, int n, float* out);
     // out = cap * tanh(x / cap)
     void (*soft_cap)(const float* x, float cap, int n, float* out);
-    void (*sigmoid)(const float* x, int n, float* out);
-    // out = max(x, 0)**2
-    void (*squared_relu)(const float* x, int n, float* out);
-    // The form with tanh; see gelu_times in kernels.cpp.
-    void (*gelu)(const float* x, int n, float* out);
+    // out = activation(x); out may be x
+    void (*map[kMaps])(const float* x, int n, float* out);
     // out = softplus(x + bias), limited to [least, most]
     void (*step_size)(const float* x, const float* bias, int n, float least, float most,
                       float* out);

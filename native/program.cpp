@@ -64,6 +64,22 @@ int Program::rope_table(RopeTable table) {
     return static_cast<int>(ropes_.size()) - 1;
 }
 
+int Program::position_bias(int heads, int positions, const std::vector<float>& values) {
+    const int64_t distances = 2 * int64_t{positions} - 1;
+    if (heads < 1 || positions < 1 || static_cast<int64_t>(values.size()) != heads * distances) {
+        throw std::invalid_argument("a bias has a value for each head and distance");
+    }
+    PositionBias bias = {heads, positions, {}};
+    bias.values.resize(static_cast<size_t>(heads * bias.stride()));
+    for (int head = 0; head < heads; ++head) {
+        const auto first = values.begin() + head * distances;
+        std::copy(first, first + distances, bias.values.begin() + head * bias.stride());
+    }
+    max_position_ = std::min(max_position_, static_cast<int64_t>(positions));
+    biases_.push_back(std::move(bias));
+    return static_cast<int>(biases_.size()) - 1;
+}
+
 Program::Buffer& Program::at(int buffer) {
     if (buffer < 0 || buffer >= static_cast<int>(buffers_.size())) {
         throw std::invalid_argument("there is no buffer " + std::to_string(buffer));
@@ -117,14 +133,37 @@ void Program::append(std::unique_ptr<Instruction> instruction) {
     nanoseconds_.push_back(0.0);
 }
 
-void Program::embed(std::shared_ptr<const Matrix> table, int out) {
+void Program::check_table(const PackedMatrix& table, int out) {
     check_per_token(out);
-    const PackedMatrix& m = table->packed();
-    if (m.columns != at(out).width) {
+    if (table.columns != at(out).width) {
         throw std::invalid_argument("the table has another width than its output");
     }
-    vocabulary_ = vocabulary_ == 0 ? m.rows : std::min(vocabulary_, m.rows);
-    append(make_embed(std::move(table), out));
+}
+
+void Program::embed(std::shared_ptr<const Matrix> table, int out, Lookups by, int first) {
+    const PackedMatrix& m = table->packed();
+    check_table(m, out);
+    if (first < 0 || first >= m.rows) throw std::invalid_argument("the table has not so many rows");
+    const int rows = m.rows - first;
+    if (by == Lookups::kPositions) {
+        max_position_ = std::min(max_position_, static_cast<int64_t>(rows));
+    } else {
+        vocabulary_ = vocabulary_ == 0 ? rows : std::min(vocabulary_, rows);
+    }
+    append(make_embed(std::move(table), out, by, first));
+}
+
+void Program::embed_segments(std::shared_ptr<const Matrix> table, int separator, int out) {
+    check_table(table->packed(), out);
+    causal_ = false;
+    append(make_embed_segments(std::move(table), separator, out));
+}
+
+void Program::mean_rows(int in, int out) {
+    check_per_token(in);
+    same_shape(in, out);
+    causal_ = false;
+    append(make_mean_rows(in, out));
 }
 
 void Program::norm(int in, std::vector<float> weight, float eps, int out, bool quantise) {
@@ -251,19 +290,10 @@ void Program::take_columns(int in, int first, int heads, int out) {
     append(make_take_columns(in, first, heads, out));
 }
 
-void Program::sigmoid(int in) {
+void Program::activate(Map map, int in, bool quantise) {
     at(in);
-    append(make_sigmoid(in));
-}
-
-void Program::squared_relu(int in) {
-    at(in);
-    append(make_squared_relu(in));
-}
-
-void Program::gelu(int in) {
-    at(in);
-    append(make_gelu(in));
+    if (quantise) want_quantised(in);
+    append(make_activate(map, in, quantise));
 }
 
 void Program::step_size(int in, std::vector<float> bias, float least, float most) {
@@ -386,6 +416,10 @@ void Program::attend(AttentionShape shape) {
     }
     if (!shape.sinks.empty() && static_cast<int>(shape.sinks.size()) != shape.heads) {
         throw std::invalid_argument("there is not a sink for each head");
+    }
+    if (shape.bias >= 0 && (shape.bias >= static_cast<int>(biases_.size()) ||
+                            biases_[shape.bias].heads != shape.heads)) {
+        throw std::invalid_argument("there is no such bias for each head");
     }
     const int value_dim = at(shape.q).width / shape.heads;
     if (shape.quantise) {

@@ -37,6 +37,18 @@ struct RopeTable {
     std::vector<float> cosine, sine;
 };
 
+// What joins a score of each head, by the distance of its position from the query's: (heads,
+// stride) from -(positions - 1) on. The caller has divided it by the factor on scores.
+struct PositionBias {
+    int heads, positions;
+    std::vector<float> values;
+    // The distances, and lanes of padding, because attention reads whole vectors.
+    int64_t stride() const { return 2 * int64_t{positions} - 1 + 16; }
+};
+
+// What the rows of a lookup table are chosen by.
+enum class Lookups { kTokens, kPositions };
+
 struct MatmulPart {
     std::shared_ptr<const Matrix> matrix;
     int out;
@@ -55,6 +67,7 @@ struct AttentionShape {
     float soft_cap = 0.0f;
     std::vector<float> sinks = {};  // (heads,), or empty
     int turned = -1;                // over latents: queries whose heads end with the rotated part
+    int bias = -1;                  // number of the position bias; -1: none
     int plan = 0;                   // index of the attention plan; Program::attend sets it
 };
 
@@ -93,10 +106,17 @@ class Program final : private Task {
     // A float buffer of max_tokens rows (max_rows if `per_row`); returns its number.
     int buffer(int width, bool per_row);
     int rope_table(RopeTable table);
+    // `values` are (heads, 2 * positions - 1).
+    int position_bias(int heads, int positions, const std::vector<float>& values);
 
     // Instructions. The widths of buffers must agree; otherwise std::invalid_argument. `quantise`
     // requests an int8 copy of the output, for the matmuls that read it.
-    void embed(std::shared_ptr<const Matrix> table, int out);
+    void embed(std::shared_ptr<const Matrix> table, int out, Lookups by = Lookups::kTokens,
+               int first = 0);
+    // Rows by the number of separators before a token in its sequence, at most the last row. A step
+    // holds whole sequences.
+    void embed_segments(std::shared_ptr<const Matrix> table, int separator, int out);
+    void mean_rows(int in, int out);  // each row becomes the mean of its sequence's
     void norm(int in, std::vector<float> weight, float eps, int out, bool quantise);
     void layer_norm(int in, std::vector<float> weight, std::vector<float> bias, float eps, int out,
                     bool quantise);
@@ -114,9 +134,7 @@ class Program final : private Task {
     void rope(int in, int table, int heads, int first);  // in place, from element `first` of a head
     // Columns of each of `heads` heads.
     void take_columns(int in, int first, int heads, int out);
-    void sigmoid(int in);                                                      // in place
-    void squared_relu(int in);                                                 // in place
-    void gelu(int in);                                                         // in place
+    void activate(Map map, int in, bool quantise);                             // in place
     void step_size(int in, std::vector<float> bias, float least, float most);  // in place
     void decay(int in, std::vector<float> rates, int out);
     void conv(Convolution shape);
@@ -189,6 +207,7 @@ class Program final : private Task {
     Buffer& at(int buffer);
     void same_shape(int a, int b);
     void check_per_token(int buffer);
+    void check_table(const PackedMatrix& table, int out);
     void check_layer(int layer, int cache) const;
     void check_latent_queries(const AttentionShape& shape) const;
     int plan_for(int groups);  // the index of the plan
@@ -214,9 +233,10 @@ class Program final : private Task {
     int pooled_width_ = 0;
     int rows_begin_ = 0;                // the first instruction over rows
     int logits_begin_ = 0;              // the first instruction that pooled rows skip
-    int64_t max_position_ = INT32_MAX;  // positions of the shortest rope table
+    int64_t max_position_ = INT32_MAX;  // positions of the shortest table of positions
     std::vector<Buffer> buffers_;
     std::vector<RopeTable> ropes_;
+    std::vector<PositionBias> biases_;
     std::vector<std::unique_ptr<Instruction>> instructions_;
     std::vector<LineFloats> scratch_;  // per thread, for mixers
     ExpertRows expert_rows_;           // of the expert layer that runs

@@ -18,6 +18,19 @@ Activation activation(const std::string& name) {
     if (name == "clamped") return Activation::kClamped;
     if (name == "sigmoid") return Activation::kSigmoid;
     if (name == "identity") return Activation::kIdentity;
+    if (name == "gelu_erf") return Activation::kGeluErf;
+    if (name == "relu") return Activation::kRelu;
+    throw std::invalid_argument("no kernel computes the activation " + name);
+}
+
+Map map(const std::string& name) {
+    if (name == "sigmoid") return Map::kSigmoid;
+    if (name == "squared_relu") return Map::kSquaredRelu;
+    if (name == "gelu") return Map::kGelu;
+    if (name == "gelu_erf") return Map::kGeluErf;
+    if (name == "relu") return Map::kRelu;
+    if (name == "silu") return Map::kSilu;
+    if (name == "tanh") return Map::kTanh;
     throw std::invalid_argument("no kernel computes the activation " + name);
 }
 
@@ -237,11 +250,26 @@ void bind_program(nb::module_& m) {
             },
             nb::arg("dim"), nb::arg("interleaved"), nb::arg("cosine"), nb::arg("sine"))
         .def(
-            "embed",
-            [](Program& p, std::shared_ptr<Matrix> table, int out) {
-                p.embed(std::move(table), out);
+            "position_bias",
+            [](Program& p, int heads, int positions, Floats values) {
+                return p.position_bias(heads, positions, vector_of(values));
             },
-            nb::arg("table"), nb::arg("out"), "Looks rows up.")
+            nb::arg("heads"), nb::arg("positions"), nb::arg("values"))
+        .def(
+            "embed",
+            [](Program& p, std::shared_ptr<Matrix> table, int out, bool by_position, int first) {
+                const Lookups by = by_position ? Lookups::kPositions : Lookups::kTokens;
+                p.embed(std::move(table), out, by, first);
+            },
+            nb::arg("table"), nb::arg("out"), nb::arg("by_position") = false, nb::arg("first") = 0,
+            "Looks rows up.")
+        .def(
+            "embed_segments",
+            [](Program& p, std::shared_ptr<Matrix> table, int separator, int out) {
+                p.embed_segments(std::move(table), separator, out);
+            },
+            nb::arg("table"), nb::arg("separator"), nb::arg("out"))
+        .def("mean_rows", &Program::mean_rows, nb::arg("in_"), nb::arg("out"))
         .def(
             "norm",
             [](Program& p, int in, Floats weight, float eps, int out, bool quantise) {
@@ -300,9 +328,12 @@ void bind_program(nb::module_& m) {
                 p.take_columns(in, first, heads, out);
             },
             nb::arg("in_"), nb::arg("first"), nb::arg("out"), nb::arg("heads") = 1)
-        .def("sigmoid", &Program::sigmoid, nb::arg("in_"))
-        .def("squared_relu", &Program::squared_relu, nb::arg("in_"))
-        .def("gelu", &Program::gelu, nb::arg("in_"))
+        .def(
+            "activate",
+            [](Program& p, int in, const std::string& name, bool quantise) {
+                p.activate(map(name), in, quantise);
+            },
+            nb::arg("in_"), nb::arg("activation"), nb::arg("quantise") = false)
         .def(
             "step_size",
             [](Program& p, int in, Floats bias, float least, float most) {
@@ -344,17 +375,18 @@ void bind_program(nb::module_& m) {
             "attend",
             [](Program& self, int q, int layer, int heads, float scale, int window, int out,
                bool quantise, int cache, bool causal, float soft_cap,
-               const std::optional<Floats>& sinks) {
+               const std::optional<Floats>& sinks, int bias) {
                 AttentionShape shape = {q, layer, cache, heads, scale, out, quantise};
                 shape.window = window;
                 shape.causal = causal;
                 shape.soft_cap = soft_cap;
                 if (sinks) shape.sinks = vector_of(*sinks);
+                shape.bias = bias;
                 self.attend(std::move(shape));
             },
             nb::arg("q"), nb::arg("layer"), nb::arg("heads"), nb::arg("scale"), nb::arg("window"),
             nb::arg("out"), nb::arg("quantise"), nb::arg("cache") = 0, nb::arg("causal") = true,
-            nb::arg("soft_cap") = 0.0f, nb::arg("sinks") = nb::none())
+            nb::arg("soft_cap") = 0.0f, nb::arg("sinks") = nb::none(), nb::arg("bias") = -1)
         .def("store_latents", &Program::store_latents, nb::arg("latent"), nb::arg("key"),
              nb::arg("layer"), nb::arg("cache"))
         .def(

@@ -13,15 +13,65 @@ namespace {
 
 class Embed final : public RowInstruction {
   public:
-    Embed(std::shared_ptr<const Matrix> table, int out)
-        : RowInstruction("embed", out), table_(std::move(table)), out_(out) {}
+    Embed(std::shared_ptr<const Matrix> table, int out, Lookups by, int first)
+        : RowInstruction("embed", out),
+          table_(std::move(table)),
+          out_(out),
+          by_(by),
+          first_(first) {}
     void run_row(Program& p, int i, int) override {
-        table_->dequantise_row(step(p).ids[i], row(p, out_, i));
+        const int32_t* of = by_ == Lookups::kPositions ? step(p).positions : step(p).ids;
+        table_->dequantise_row(first_ + of[i], row(p, out_, i));
     }
 
   private:
     std::shared_ptr<const Matrix> table_;
     int out_;
+    Lookups by_;
+    int first_;
+};
+
+// Rows by the number of separators before a token in its sequence.
+class EmbedSegments final : public Instruction {
+  public:
+    EmbedSegments(std::shared_ptr<const Matrix> table, int separator, int out)
+        : Instruction("embed"), table_(std::move(table)), separator_(separator), out_(out) {}
+    int items(const Program& p) const override { return static_cast<int>(step(p).spans.size()); }
+    void run(Program& p, int item, int) override {
+        const Span& span = step(p).spans[item];
+        const int last = table_->packed().rows - 1;
+        for (int i = span.row, segment = 0; i < span.row + span.tokens; ++i) {
+            table_->dequantise_row(segment, row(p, out_, i));
+            if (step(p).ids[i] == separator_) segment = std::min(segment + 1, last);
+        }
+    }
+
+  private:
+    std::shared_ptr<const Matrix> table_;
+    int separator_, out_;
+};
+
+// Each row becomes the mean of the rows of its sequence, added in float64 in their order.
+class MeanRows final : public Instruction {
+  public:
+    MeanRows(int in, int out) : Instruction("pool"), in_(in), out_(out) {}
+    int items(const Program& p) const override { return static_cast<int>(step(p).spans.size()); }
+    void run(Program& p, int item, int) override {
+        const Span& span = step(p).spans[item];
+        const int n = width(p, in_);
+        std::vector<double> sum(static_cast<size_t>(n));
+        for (int i = 0; i < span.tokens; ++i) {
+            const float* x = row(p, in_, span.row + i);
+            for (int c = 0; c < n; ++c) sum[c] += static_cast<double>(x[c]);
+        }
+        for (int i = 0; i < span.tokens; ++i) {
+            float* out = row(p, out_, span.row + i);
+            for (int c = 0; c < n; ++c) out[c] = static_cast<float>(sum[c] / span.tokens);
+        }
+    }
+
+  private:
+    int in_, out_;
 };
 
 class Norm final : public RowInstruction {
@@ -207,15 +257,17 @@ class TakeColumns final : public RowInstruction {
 // A kernel that maps each element, in place.
 class Activate final : public RowInstruction {
   public:
-    using Kernel = void (*Kernels::*)(const float* x, int n, float* out);
-    Activate(int in, Kernel kernel) : RowInstruction("activate", in), in_(in), kernel_(kernel) {}
+    Activate(Map map, int in, bool quantise)
+        : RowInstruction("activate", in), map_(map), in_(in), quantise_(quantise) {}
     void run_row(Program& p, int i, int) override {
-        (kernels(p).*kernel_)(row(p, in_, i), width(p, in_), row(p, in_, i));
+        kernels(p).map[static_cast<int>(map_)](row(p, in_, i), width(p, in_), row(p, in_, i));
+        if (quantise_) quantise_row(p, in_, i);
     }
 
   private:
+    Map map_;
     int in_;
-    Kernel kernel_;
+    bool quantise_;
 };
 
 class StepSize final : public RowInstruction {
@@ -332,9 +384,16 @@ class Sample final : public Instruction {
 
 }  // namespace
 
-InstructionPointer make_embed(std::shared_ptr<const Matrix> table, int out) {
-    return std::make_unique<Embed>(std::move(table), out);
+InstructionPointer make_embed(std::shared_ptr<const Matrix> table, int out, Lookups by, int first) {
+    return std::make_unique<Embed>(std::move(table), out, by, first);
 }
+
+InstructionPointer make_embed_segments(std::shared_ptr<const Matrix> table, int separator,
+                                       int out) {
+    return std::make_unique<EmbedSegments>(std::move(table), separator, out);
+}
+
+InstructionPointer make_mean_rows(int in, int out) { return std::make_unique<MeanRows>(in, out); }
 
 InstructionPointer make_norm(int in, std::vector<float> weight, float eps, int out, bool quantise) {
     return std::make_unique<Norm>(in, std::move(weight), eps, out, quantise);
@@ -373,15 +432,9 @@ InstructionPointer make_take_columns(int in, int first, int heads, int out) {
     return std::make_unique<TakeColumns>(in, first, heads, out);
 }
 
-InstructionPointer make_sigmoid(int in) {
-    return std::make_unique<Activate>(in, &Kernels::sigmoid);
+InstructionPointer make_activate(Map map, int in, bool quantise) {
+    return std::make_unique<Activate>(map, in, quantise);
 }
-
-InstructionPointer make_squared_relu(int in) {
-    return std::make_unique<Activate>(in, &Kernels::squared_relu);
-}
-
-InstructionPointer make_gelu(int in) { return std::make_unique<Activate>(in, &Kernels::gelu); }
 
 InstructionPointer make_step_size(int in, std::vector<float> bias, float least, float most) {
     return std::make_unique<StepSize>(in, std::move(bias), least, most);

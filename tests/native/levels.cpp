@@ -284,8 +284,12 @@ void check_rows() {
                           k.layer_norm(x.data(), w.data(), x.data(), size(x), 1e-6f, out);
                       });
     check_elementwise("gelu", [](const Kernels& k, const Floats& x, const Floats&, float* out) {
-        k.gelu(x.data(), size(x), out);
+        k.map[static_cast<int>(Map::kGelu)](x.data(), size(x), out);
     });
+    check_elementwise("gelu_erf", [](const Kernels& k, const Floats& x, const Floats&, float* out) {
+        k.map[static_cast<int>(Map::kGeluErf)](x.data(), size(x), out);
+    });
+    check_elementwise("gated gelu_erf", gated<Activation::kGeluErf>);
     check_elementwise("gated silu", gated<Activation::kSilu>);
     check_elementwise("gated gelu", gated<Activation::kGelu>);
     check_elementwise("gated clamped", gated<Activation::kClamped>);
@@ -338,8 +342,9 @@ void check_exp() {
     }
 }
 
-// `variant`: causal attention, the same with capped scores and sinks, or attention to both sides.
-enum class Variant { kCausal, kCappedWithSinks, kBothSides };
+// `variant`: causal attention, the same with capped scores and sinks, or attention to both sides,
+// or this with a bias by distance.
+enum class Variant { kCausal, kCappedWithSinks, kBothSides, kBiased };
 struct AttendCase {
     int tokens, first_position, group, head_dim, window;
     Variant variant = Variant::kCausal;
@@ -363,6 +368,7 @@ constexpr AttendCase kAttendCases[] = {
     {33, 300, 2, 48, 100, Variant::kCappedWithSinks},
     {45, 0, 3, 64, 0, Variant::kBothSides},
     {300, 0, 2, 32, 40, Variant::kBothSides},
+    {300, 0, 2, 32, 0, Variant::kBiased},
 };
 
 // A sequence's pages of one key/value head, out of order and with foreign ones between. What no
@@ -410,12 +416,20 @@ Floats attend(const Kernels& kernels, const AttendCase& c, const Pages& pages, c
     args.head_dim = args.value_dim = c.head_dim;
     args.window = c.window;
     args.last_position = c.first_position + c.tokens - 1;
-    args.causal = c.variant != Variant::kBothSides;
+    args.causal = c.variant != Variant::kBothSides && c.variant != Variant::kBiased;
     args.scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim));
     constexpr float kSinks[] = {-3.0f, 0.7f, 120.0f};
     if (c.variant == Variant::kCappedWithSinks) {
         args.soft_cap = 2.5f;
         args.sinks = kSinks;
+    }
+    Floats bias;  // of -(tokens - 1) and on, with lanes of padding
+    if (c.variant == Variant::kBiased) {
+        args.bias_stride = 2 * c.tokens + 16;
+        for (int i = 0; i < c.group * args.bias_stride; ++i) {
+            bias.push_back(static_cast<float>(i % 37) * -0.25f);
+        }
+        args.bias = bias.data() + c.tokens - 1;
     }
     args.scratch = scratch.data();
     if (!in_splits) {

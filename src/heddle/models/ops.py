@@ -83,6 +83,36 @@ class RopeSpec:
         return factors
 
 
+class PositionBias(Protocol):
+    """What joins scores of attention by the distance of two positions. It can be hashed."""
+
+    def of(self, distances: NDArray[np.integer]) -> NDArray[np.float64]:
+        """The terms of each head (heads, n) at `distances` (n,): a position less the query's."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Slopes:
+    """ALiBi (Press et al. 2022, arXiv:2108.12409): scores fall by a factor of each head."""
+
+    factors: tuple[float, ...]
+
+    @classmethod
+    def of_heads(cls, heads: int, most: float = 8.0) -> Slopes:
+        """The factors of so many heads. The last of them, if a power of 2, has 2**-most.
+
+        If `heads` is no power of 2, the factors between those of the next power of 2 come last.
+        """
+        whole = 1 << (heads.bit_length() - 1)
+        first = [2.0 ** (-most * (i + 1) / whole) for i in range(whole)]
+        between = [2.0 ** (-most * (i + 0.5) / whole) for i in range(heads - whole)]
+        return cls((*first, *between))
+
+    def of(self, distances: NDArray[np.integer]) -> NDArray[np.float64]:
+        """See :class:`PositionBias`."""
+        return np.outer(self.factors, -np.abs(distances))
+
+
 @dataclass(frozen=True, slots=True)
 class AttentionSpec:
     """Grouped-query attention.
@@ -97,6 +127,7 @@ class AttentionSpec:
             arXiv:2408.00118); 0: no cap.
         causal: whether a token sees no later positions. If not, `window` counts on either side, and
             one step must compute the whole sequence.
+        bias: what joins the scores by distance, after scale and cap; None: nothing.
     """
 
     heads: int
@@ -106,6 +137,7 @@ class AttentionSpec:
     window: int = 0
     soft_cap: float = 0.0
     causal: bool = True
+    bias: PositionBias | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,8 +278,23 @@ class Batch(Generic[A]):
 class Ops(Protocol[A, W_contra]):
     """The operations of a forward pass. Float arrays are float32, (T, n), row-major."""
 
-    def embed(self, table: W_contra, tokens: A) -> A:
-        """Rows of `table` (vocabulary, n) for `tokens` (T,): (T, n)."""
+    def embed(self, table: W_contra, indices: A, first: int = 0) -> A:
+        """Rows of `table` (rows, n) for tokens, or for positions: (T, n).
+
+        `indices` (T,) are those of the batch. Index i takes the row `first` + i.
+        """
+        ...
+
+    def embed_segments(self, table: W_contra, tokens: A, separator: int) -> A:
+        """Rows of `table` (rows, n) for the segments of sequences: (T, n).
+
+        The segment of a token is the number of tokens `separator` before it in its sequence, at
+        most the last row (Devlin et al. 2019, arXiv:1810.04805). A step holds whole sequences.
+        """
+        ...
+
+    def mean_rows(self, x: A) -> A:
+        """For each row of x (T, n) the mean of all rows of its sequence, which the step holds."""
         ...
 
     def linear(self, x: A, w: W_contra) -> A:
@@ -328,16 +375,17 @@ class Ops(Protocol[A, W_contra]):
     def gated(self, gate: A, up: A, activation: str) -> A:
         """activation(gate) * up, elementwise.
 
-        activation is "silu", "gelu", "clamped", "sigmoid" or "identity". "gelu" is the form with
-        tanh (Hendrycks & Gimpel 2016). "clamped" is GPT-OSS's: gate * sigmoid(1.702 * gate) *
+        activation is "silu", "gelu", "gelu_erf", "relu", "clamped", "sigmoid" or "identity".
+        "gelu_erf" is x / 2 * (1 + erf(x / sqrt(2))) (Hendrycks & Gimpel 2016), "gelu" its form with
+        tanh, "relu" max(x, 0). "clamped" is GPT-OSS's: gate * sigmoid(1.702 * gate) *
         (up + 1), with gate limited to 7 and up to [-7, 7] before.
         """
         ...
 
     def activate(self, x: A, activation: str) -> A:
-        """activation(x), elementwise: "sigmoid", "squared_relu", which is max(x, 0)**2, or "gelu".
+        """activation(x), elementwise: "squared_relu", which is max(x, 0)**2, "tanh", or another.
 
-        "gelu" is that of :meth:`gated`.
+        "sigmoid", "silu", "gelu", "gelu_erf" and "relu" are those of :meth:`gated`.
         """
         ...
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from heddle.models.ops import PositionBias
+
     Floats = NDArray[np.float32]
 
 F32 = int(TensorType.F32)
@@ -102,11 +104,13 @@ def attention(
     chunks: Sequence[int] | None = None,
     threads: int = 1,
     window: int = 0,
+    bias: PositionBias | None = None,
     **variant: Any,
 ) -> Floats:
     """Attention of one sequence, whole or in chunks; q (T, heads * head_dim).
 
-    `variant` are options of the native instruction: `causal`, `soft_cap`, `sinks`.
+    `variant` are options of the native instruction: `causal`, `soft_cap`, `sinks`. `bias` is a
+    `PositionBias`, or None.
     """
     tokens = len(q)
     pages = -(-tokens // PAGE_TOKENS)
@@ -115,6 +119,10 @@ def attention(
     out = bench.program.buffer(q.shape[1], per_row=False)
     bench.program.store_kv(sources[1], sources[2], 0)
     heads = q.shape[1] // head_dim
+    if bias is not None:
+        terms = bias.of(np.arange(1 - tokens, tokens)) / scale
+        by_distance = terms.astype(np.float32).ravel()
+        variant["bias"] = bench.program.position_bias(heads, tokens, by_distance)
     bench.program.attend(sources[0], 0, heads, scale, window, out, False, **variant)
     # The pages are used in falling order, with page 0 left out, to catch mix-ups of page and index.
     table = ints(range(pages, 0, -1))

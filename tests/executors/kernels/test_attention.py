@@ -6,17 +6,29 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from programs import ISA_LEVELS, attention
+from programs import ISA_LEVELS, Bench, attention
 
 from heddle import _native
 from heddle.extensions.reference.ops import as_kept
+from heddle.models.ops import Slopes
 from heddle.state import PAGE_TOKENS
 
 every_type = pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
 
 
 def expected_attention(
-    q, k, v, kv_type, kv_heads, head_dim, scale, window=0, causal=True, soft_cap=0.0, sinks=None
+    q,
+    k,
+    v,
+    kv_type,
+    kv_heads,
+    head_dim,
+    scale,
+    window=0,
+    causal=True,
+    soft_cap=0.0,
+    sinks=None,
+    bias=None,
 ):
     """Attention in float64 over keys and values as the cache keeps them."""
     tokens, group = len(q), q.shape[1] // head_dim // kv_heads
@@ -28,6 +40,9 @@ def expected_attention(
     if soft_cap:
         scores = soft_cap * np.tanh(scores / soft_cap)
     distance = np.arange(tokens)[:, None] - np.arange(tokens)
+    if bias is not None:
+        terms = bias.of(-distance.ravel()).reshape(kv_heads, group, tokens, tokens)
+        scores += terms
     if not causal:
         distance = np.abs(distance)
     scores[..., (distance < 0) | (distance >= (window or tokens))] = -np.inf
@@ -210,3 +225,47 @@ def test_huge_scores_stay_finite():
     result = attention("auto", q * 100, k * 100, v, kv_heads=1, head_dim=16, scale=1.0)
     assert np.isfinite(result).all()
     assert np.abs(result).max() <= np.abs(v).max() * 1.001
+
+
+@every_type
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("window", [0, 100])
+def test_a_bias_by_distance(causal, window, kv_type):
+    """Against float64, and one result in any chunking, also where splits are merged."""
+    tokens, bias = 600, Slopes.of_heads(6)
+    q, k, v = random_inputs(np.random.default_rng(window), tokens, 2, 3, 32)
+    sizes = {"kv_heads": 2, "head_dim": 32, "scale": 0.2, "window": window}
+    expected = expected_attention(q, k, v, kv_type, *sizes.values(), causal, bias=bias)  # type: ignore[call-arg]
+    whole = attention(ISA_LEVELS[-1], q, k, v, kv_type, **sizes, causal=causal, bias=bias)
+    np.testing.assert_allclose(whole, expected, rtol=1e-4, atol=1e-5)
+    plain = attention(ISA_LEVELS[-1], q, k, v, kv_type, **sizes, causal=causal)
+    assert np.abs(whole - plain).max() > 0.1
+    chunks = [250, *[1] * 10, 275, *[1] * 65] if causal else [600]
+    for isa in ISA_LEVELS:
+        for threads in (1, 3):
+            options = sizes | {"causal": causal, "chunks": chunks, "threads": threads}
+            cut = attention(isa, q, k, v, kv_type, **options, bias=bias)
+            np.testing.assert_array_equal(cut, whole)
+
+
+def test_slopes_halve_from_head_to_head():
+    """Those of 12 heads, no power of 2: the 8 of 8 heads, then every other one of 16 heads."""
+    eight = [0.5**i for i in range(1, 9)]
+    assert Slopes.of_heads(8).factors == tuple(eight)
+    between = [0.5 ** (i + 0.5) for i in range(4)]
+    np.testing.assert_allclose(Slopes.of_heads(12).factors, [*eight, *between])
+    assert Slopes.of_heads(1).of(np.array([-2, 0, 1])).tolist() == [[-2 / 256, 0, -1 / 256]]
+
+
+def test_tables_of_biases_are_checked():
+    bench = Bench("portable", 4)
+    with pytest.raises(ValueError, match="a value for each head and distance"):
+        bench.program.position_bias(2, 4, np.zeros(15, np.float32))
+    number = bench.program.position_bias(2, 3, np.zeros(10, np.float32))
+    source = bench.table(np.zeros((4, 16), np.float32))
+    out = bench.program.buffer(16, per_row=False)
+    for wrong in (number, number + 1):
+        with pytest.raises(ValueError, match="no such bias for each head"):
+            bench.program.attend(source, 0, 1, 1.0, 0, out, False, bias=wrong)
+    with pytest.raises(ValueError, match="bad position"):
+        bench.run(4, source)

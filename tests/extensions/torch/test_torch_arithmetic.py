@@ -79,6 +79,7 @@ UNARY: dict[str, Callable[[Any], Any]] = {
     "silu": lambda x: functions.gated(x, x, "silu"),
     "gelu": lambda x: functions.gated(x, x, "gelu"),
     "clamped": lambda x: functions.gated(x, x, "clamped"),
+    "gelu_erf": lambda x: functions.gated(x, x, "gelu_erf"),
 }
 
 
@@ -92,7 +93,18 @@ def test_a_function_depends_neither_on_an_elements_place_nor_on_its_company(name
     assert torch.equal(UNARY[name](x.reshape(700, 100).T), whole.reshape(700, 100).T)
 
 
-@pytest.mark.parametrize("activation", ["silu", "gelu", "clamped", "sigmoid", "identity"])
+GATES = ["silu", "gelu", "gelu_erf", "relu", "clamped", "sigmoid", "identity"]
+
+
+@pytest.mark.parametrize("activation", ["sigmoid", "squared_relu", "gelu", "gelu_erf", "tanh"])
+def test_activations_agree_with_the_reference(activation: str) -> None:
+    x = torch.randn(3, 50, generator=torch.Generator().manual_seed(5)) * 6
+    expected = ReferenceOps([]).activate(x.numpy(), activation)
+    found = functions.activated(x, activation).numpy()
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-5)
+
+
+@pytest.mark.parametrize("activation", GATES)
 def test_gates_agree_with_the_reference(activation: str) -> None:
     gate, up = torch.randn(2, 3, 50, generator=torch.Generator().manual_seed(4)) * 6
     found = functions.gated(gate, up, activation).numpy()

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from heddle._native import Matrix, Program
     from heddle.executors.graph.forward import Forward
-    from heddle.models.ops import RopeSpec, StatePlace
+    from heddle.models.ops import AttentionSpec, PositionBias, RopeSpec, StatePlace
 
 
 def rope_tables(
@@ -118,13 +118,16 @@ class _Lowering:
         self._free: defaultdict[tuple[int, bool], list[int]] = defaultdict(list)
         self._shape: dict[int, tuple[int, bool]] = {}
         self._ropes: dict[RopeSpec, int] = {}
+        self._biases: dict[tuple[PositionBias, float], int] = {}
 
     def emit(self, node: Node) -> None:
         if node in self.buffer_of:
             return  # the instruction of an earlier node computes it
         match node:
-            case recording.Embed():
-                self.program.embed(_table(node), self._new(node))
+            case recording.Embed() | recording.EmbedSegments():
+                self._emit_embed(node)
+            case recording.MeanRows():
+                self.program.mean_rows(self._of(node, 0), self._new(node))
                 self._quantise_apart(node)
             case recording.Norm() | recording.LayerNorm():
                 self._emit_norm(node)
@@ -215,6 +218,16 @@ class _Lowering:
         if self._wants_quantised(node):
             self.program.quantise(self.buffer_of[node])
 
+    def _emit_embed(self, node: recording.Embed | recording.EmbedSegments) -> None:
+        assert isinstance(node.table, TableWeight)
+        table, out, indices = node.table.matrix, self._new(node), node.inputs[0]
+        if isinstance(node, recording.EmbedSegments):
+            self.program.embed_segments(table, node.separator, out)
+        else:
+            assert isinstance(indices, recording.Input)
+            self.program.embed(table, out, indices.name == "positions", node.first)
+        self._quantise_apart(node)
+
     def _emit_norm(self, node: recording.Norm | recording.LayerNorm) -> None:
         source, out = self._of(node, 0), self._new(node)
         weight, wanted = _vector(node.weight), self._wants_quantised(node)
@@ -249,12 +262,8 @@ class _Lowering:
                 self.program.scale(buffer, node.factor)
             case recording.SoftCap():
                 self.program.soft_cap(buffer, node.cap)
-            case recording.Activate(activation="sigmoid"):
-                self.program.sigmoid(buffer)
-            case recording.Activate(activation="gelu"):
-                self.program.gelu(buffer)
             case recording.Activate():
-                self.program.squared_relu(buffer)
+                self.program.activate(buffer, node.activation)
             case recording.StepSize():
                 self.program.step_size(buffer, _vector(node.bias), node.least, node.most)
         self._assign(node, buffer)
@@ -291,9 +300,23 @@ class _Lowering:
             causal=spec.causal,
             soft_cap=spec.soft_cap,
             sinks=None if node.sinks is None else node.sinks.values,
+            bias=self._bias_table(spec),
         )
         if not fused:
             self._quantise_apart(node)
+
+    def _bias_table(self, spec: AttentionSpec) -> int:
+        """The number of the table of terms by distance, which joins scores before their scale."""
+        if spec.bias is None:
+            return -1
+        key = spec.bias, spec.scale
+        if key not in self._biases:
+            distances = np.arange(1 - self.positions, self.positions)
+            terms = (spec.bias.of(distances) / spec.scale).astype(np.float32)
+            self._biases[key] = self.program.position_bias(
+                spec.heads, self.positions, terms.ravel()
+            )
+        return self._biases[key]
 
     def _place(self, place: StatePlace) -> int:
         """The place at which a part begins in the state of a sequence, in floats."""
@@ -435,11 +458,6 @@ def _matrices(stack: object) -> tuple[Matrix, ...]:
 def _matrix(node: Linear) -> Matrix:
     assert isinstance(node.weight, LinearWeight)
     return node.weight.matrix
-
-
-def _table(node: recording.Embed) -> Matrix:
-    assert isinstance(node.table, TableWeight)
-    return node.table.matrix
 
 
 def _vector(weight: object) -> npt.NDArray[np.float32]:

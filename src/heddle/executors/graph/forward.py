@@ -71,8 +71,12 @@ def compute(forward: Forward, ops: Ops[A, Any], batch: Batch[A]) -> tuple[A, A]:
 def compute_node(node: Node, ops: Ops[A, Any], sources: list[A]) -> A:
     """Compute one node from the values of its inputs."""
     match node, sources:
-        case recording.Embed(table=table), [tokens]:
-            return ops.embed(table, tokens)
+        case recording.Embed(table=table, first=first), [indices]:
+            return ops.embed(table, indices, first)
+        case recording.EmbedSegments(table=table, separator=separator), [tokens]:
+            return ops.embed_segments(table, tokens, separator)
+        case recording.MeanRows(), [x]:
+            return ops.mean_rows(x)
         case recording.Linear(weight=weight), [x]:
             return ops.linear(x, weight)
         case recording.Norm(weight=weight, eps=eps), [x]:

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     )
 
 
-_GATES = {"silu", "gelu", "clamped", "sigmoid", "identity"}
+_MAPS = {"silu", "gelu", "gelu_erf", "relu", "sigmoid"}
+_GATES = _MAPS | {"clamped", "identity"}
 
 
 class LinearHandle(Protocol):
@@ -71,6 +72,18 @@ class Input(Node):
 @dataclass(frozen=True, slots=True, eq=False)
 class Embed(Node):
     table: TableHandle
+    first: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EmbedSegments(Node):
+    table: TableHandle
+    separator: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MeanRows(Node):
+    pass
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -303,8 +316,14 @@ class RecordingOps:
         self.nodes.append(node)
         return node
 
-    def embed(self, table: TableHandle, tokens: Node) -> Node:
-        return self._record(Embed((tokens,), table.width, tokens.per_row, table))
+    def embed(self, table: TableHandle, indices: Node, first: int = 0) -> Node:
+        return self._record(Embed((indices,), table.width, indices.per_row, table, first))
+
+    def embed_segments(self, table: TableHandle, tokens: Node, separator: int) -> Node:
+        return self._record(EmbedSegments((tokens,), table.width, False, table, separator))
+
+    def mean_rows(self, x: Node) -> Node:
+        return self._record(MeanRows((x,), x.width, x.per_row))
 
     def linear(self, x: Node, w: LinearHandle) -> Node:
         return self._record(Linear((x,), w.out_features, x.per_row, w))
@@ -355,7 +374,7 @@ class RecordingOps:
         return self._record(Gated((gate, up), gate.width, gate.per_row, activation))
 
     def activate(self, x: Node, activation: str) -> Node:
-        _check_activation(activation, {"sigmoid", "squared_relu", "gelu"})
+        _check_activation(activation, _MAPS | {"squared_relu", "tanh"})
         return self._record(Activate((x,), x.width, x.per_row, activation))
 
     def causal_conv(self, x: Node, filters: object, place: StatePlace, activation: str) -> Node:

@@ -199,8 +199,25 @@ class ReferenceOps:
         positions = [np.arange(run.start, run.start + len(run.tokens)) for run in self._runs]
         return Batch(tokens, np.concatenate(positions), np.arange(len(tokens)))
 
-    def embed(self, table: Weight, tokens: Array) -> Array:
-        return table.values[tokens]
+    def embed(self, table: Weight, indices: Array, first: int = 0) -> Array:
+        rows: Array = table.values[indices + first]
+        return rows
+
+    def embed_segments(self, table: Weight, tokens: Array, separator: int) -> Array:
+        segments, last = [], len(table.values) - 1
+        for run in self._runs:
+            before = np.cumsum([0, *(token == separator for token in run.tokens[:-1])])
+            segments.append(np.minimum(before, last))
+        rows: Array = table.values[np.concatenate(segments)]
+        return rows
+
+    def mean_rows(self, x: Array) -> Array:
+        means, row = np.empty_like(x), 0
+        for run in self._runs:
+            rows = slice(row, row + len(run.tokens))
+            means[rows] = x[rows].mean(axis=0, dtype=np.float64)
+            row = rows.stop
+        return means
 
     def linear(self, x: Array, w: Weight) -> Array:
         y: Array = x @ w.values.T
@@ -294,12 +311,11 @@ class ReferenceOps:
         return _ACTIVATIONS[activation](gate, up)
 
     def activate(self, x: Array, activation: str) -> Array:
-        if activation == "sigmoid":
-            return _sigmoid(x)
-        if activation == "gelu":
-            return _gelu(x)
-        positive = np.maximum(x, np.float32(0))
-        return positive * positive
+        if activation == "squared_relu":
+            return np.square(np.maximum(x, np.float32(0)))
+        if activation == "tanh":
+            return np.tanh(x)
+        return _ACTIVATIONS[activation](x, np.ones_like(x))
 
     def causal_conv(self, x: Array, filters: Weight, place: StatePlace, activation: str) -> Array:
         taps, row, y = filters.in_features, 0, np.empty_like(x)
@@ -400,6 +416,7 @@ def _attention(
     queries, positions = len(q), len(keys)
     group = spec.heads // spec.kv_heads
     distance = np.arange(start, start + queries)[:, None] - np.arange(positions)
+    biases = None if spec.bias is None else spec.bias.of(-distance.ravel()).astype(np.float32)
     if not spec.causal:
         distance = np.abs(distance)
     hidden = (distance < 0) | (distance >= (spec.window or positions))
@@ -411,6 +428,8 @@ def _attention(
         scores = q[:, head] @ keys[:, head // group].T * np.float32(spec.scale)
         if spec.soft_cap:
             scores = np.tanh(scores / np.float32(spec.soft_cap)) * np.float32(spec.soft_cap)
+        if biases is not None:
+            scores += biases[head].reshape(scores.shape)
         scores[hidden] = -np.inf
         if sinks is not None:
             sink = np.full((queries, 1), sinks.values[head])
@@ -472,6 +491,14 @@ def _gelu(x: Array) -> Array:
     return y
 
 
+def _gelu_erf(x: Array) -> Array:
+    y: Array = (0.5 * x * (1 + _erf(x / math.sqrt(2)))).astype(np.float32)
+    return y
+
+
+_erf = np.frompyfunc(math.erf, 1, 1)
+
+
 def _clamped(gate: Array, up: Array) -> Array:
     gate, up = np.minimum(gate, np.float32(7)), np.clip(up, np.float32(-7), np.float32(7))
     y: Array = gate * _sigmoid(np.float32(1.702) * gate) * (up + 1)
@@ -481,6 +508,8 @@ def _clamped(gate: Array, up: Array) -> Array:
 _ACTIVATIONS: dict[str, Callable[[Array, Array], Array]] = {
     "silu": lambda gate, up: _silu(gate) * up,
     "gelu": lambda gate, up: _gelu(gate) * up,
+    "gelu_erf": lambda gate, up: _gelu_erf(gate) * up,
+    "relu": lambda gate, up: np.maximum(gate, np.float32(0)) * up,
     "clamped": _clamped,
     "sigmoid": lambda gate, up: _sigmoid(gate) * up,
     "identity": lambda gate, up: gate * up,

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from heddle.extensions.torch.functions import exp, tanh, total
@@ -21,6 +22,7 @@ from heddle.extensions.torch.tiles import TILE, check_columns
 if TYPE_CHECKING:
     from heddle.extensions.torch.cache import Vectors
     from heddle.extensions.torch.layout import Layout, Masks
+    from heddle.models.ops import PositionBias
 
 ATTENTION_SCRATCH = 192 << 20
 """Most bytes of results of splits that the kernels keep, unless a tile needs more. More tiles take
@@ -35,7 +37,7 @@ class Shape:
         heads, kv_heads: query heads, and heads of keys and values.
         key_dim: elements of a key.
         value_dim: elements of a value.
-        scale, window, soft_cap, causal: as in `heddle.models.ops.AttentionSpec`.
+        scale, window, soft_cap, causal, bias: as in `heddle.models.ops.AttentionSpec`.
     """
 
     heads: int
@@ -46,6 +48,7 @@ class Shape:
     window: int = 0
     soft_cap: float = 0.0
     causal: bool = True
+    bias: PositionBias | None = None
 
     @property
     def columns(self) -> int:
@@ -91,12 +94,27 @@ def attend(
         masks = layout.masks(split, shape.window, causal=shape.causal)
         if len(masks.tiles):
             pages = layout.split_pages(group, split, masks.tiles)
-            merged.add(by_tile[masks.tiles], keys.read(pages), values.read(pages), masks)
+            asked, bias = by_tile[masks.tiles], _bias(shape, layout, masks.tiles, split)
+            merged.add(asked, keys.read(pages), values.read(pages), masks, bias)
     if sinks is not None:
         merged.add_sinks(sinks)
     found = merged.result().reshape(tiles, shape.kv_heads, shape.value_dim, TILE, shared)
     rows = found.permute(0, 3, 1, 4, 2).reshape(tiles * TILE, shape.heads * shape.value_dim)
     return rows[layout.token_queries]
+
+
+def _bias(shape: Shape, layout: Layout, tiles: torch.Tensor, split: int) -> torch.Tensor | None:
+    """What joins the scores (A, kv_heads, SPLIT, columns) of a split; None: nothing."""
+    if shape.bias is None:
+        return None
+    seen = torch.arange(split * SPLIT, (split + 1) * SPLIT, device=layout.device)
+    distances = seen[None, :, None] - layout.queries[tiles][:, None, :]
+    lowest = int(distances.min())
+    known = np.arange(lowest, int(distances.max()) + 1)
+    table = torch.from_numpy(shape.bias.of(known).astype(np.float32)).to(layout.device)
+    by_head = table[:, distances - lowest]  # (heads, A, SPLIT, TILE)
+    grouped = by_head.reshape(shape.kv_heads, -1, *distances.shape).permute(2, 0, 3, 4, 1)
+    return grouped.reshape(len(tiles), shape.kv_heads, SPLIT, shape.columns)
 
 
 class _Merged:
@@ -111,11 +129,17 @@ class _Merged:
         self._mixed = torch.zeros(mixed, device=device)
 
     def add(
-        self, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, masks: Masks
+        self,
+        queries: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        masks: Masks,
+        bias: torch.Tensor | None,
     ) -> None:
         """Add a split for the tiles of `masks`.
 
-        queries (A, kv_heads, key_dim, columns); keys and values (A, pages, PAGE_TOKENS, width).
+        queries (A, kv_heads, key_dim, columns); keys and values (A, pages, PAGE_TOKENS, width);
+        bias as :func:`_bias` returns it.
         """
         shape, tiles = self._shape, masks.tiles
         keys, values = self._by_head(keys), self._by_head(values)[..., : shape.value_dim]
@@ -125,6 +149,8 @@ class _Merged:
         scores = _products(keys, queries) * shape.scale
         if shape.soft_cap:
             scores = tanh(scores * (1 / shape.soft_cap)) * shape.soft_cap
+        if bias is not None:
+            scores = scores + bias
         scores = torch.where(finite.all(-1, keepdim=True), scores, torch.nan)
         visible = masks.visible.repeat_interleave(shape.columns // TILE, -1)[:, None]
         scores = torch.where(visible, scores, -torch.inf)

@@ -84,6 +84,44 @@ def gelu(x: torch.Tensor) -> torch.Tensor:
     return x * sigmoid((x + cubic) * 1.5957691216057308)
 
 
+def erf(x: torch.Tensor) -> torch.Tensor:
+    """An odd polynomial by an even one, with the coefficients of the native kernel."""
+    x = x.clamp(-4.0, 4.0)
+    square = x * x
+    top, bottom = torch.full_like(x, _ERF_TOP[0]), torch.full_like(x, _ERF_BOTTOM[0])
+    for coefficient in _ERF_TOP[1:]:
+        top = top * square + coefficient
+    for coefficient in _ERF_BOTTOM[1:]:
+        bottom = bottom * square + coefficient
+    return x * top / bottom
+
+
+_ERF_TOP = (
+    *(-2.72614225801306e-10, 2.77068142495902e-08, -2.10102402082508e-06, -5.69250639462346e-05),
+    *(-7.34990630326855e-04, -2.95459980854025e-03, -1.60960333262415e-02),
+)
+_ERF_BOTTOM = (
+    *(-1.45660718464996e-05, -2.13374055278905e-04, -1.68282697438203e-03),
+    *(-7.37332916720468e-03, -1.42647390514189e-02),
+)
+
+
+def gelu_erf(x: torch.Tensor) -> torch.Tensor:
+    half = x * 0.5
+    return half * erf(x * 0.7071067811865476) + half
+
+
+def activated(x: torch.Tensor, activation: str) -> torch.Tensor:
+    """activation(x); see `heddle.models.ops.Ops.activate`."""
+    match activation:
+        case "tanh":
+            return tanh(x)
+        case "squared_relu":
+            positive = x.clamp(min=0.0)
+            return positive * positive
+    return gated(x, torch.ones_like(x), activation)
+
+
 def gated(gate: torch.Tensor, up: torch.Tensor, activation: str) -> torch.Tensor:
     """activation(gate) * up; see `heddle.models.ops.Ops.gated`."""
     match activation:
@@ -91,6 +129,10 @@ def gated(gate: torch.Tensor, up: torch.Tensor, activation: str) -> torch.Tensor
             return silu(gate) * up
         case "gelu":
             return gelu(gate) * up
+        case "gelu_erf":
+            return gelu_erf(gate) * up
+        case "relu":
+            return gate.clamp(min=0.0) * up
         case "sigmoid":
             return sigmoid(gate) * up
         case "identity":

@@ -55,6 +55,7 @@ def attention_shape(spec: AttentionSpec) -> Shape:
         spec.window,
         spec.soft_cap,
         spec.causal,
+        spec.bias,
     )
 
 
@@ -106,8 +107,24 @@ class TorchOps:
         """Is equal for matrices that can be multiplied at once by `FusedOps.linear_each`."""
         return id(w)
 
-    def embed(self, table: Matrix, tokens: Tensor) -> Tensor:
-        return table.values(tokens)
+    def embed(self, table: Matrix, indices: Tensor, first: int = 0) -> Tensor:
+        return table.values(indices + first)
+
+    def embed_segments(self, table: Matrix, tokens: Tensor, separator: int) -> Tensor:
+        segments = torch.zeros_like(tokens)
+        for rows, _ in self._layout.runs:
+            is_separator = (tokens[rows] == separator).long()
+            segments[rows] = is_separator.cumsum(0) - is_separator
+        return table.values(segments.clamp(max=table.out_features - 1))
+
+    def mean_rows(self, x: Tensor) -> Tensor:
+        means = torch.zeros_like(x)
+        for rows, _ in self._layout.runs:
+            total = torch.zeros(x.shape[1], dtype=torch.float64, device=x.device)
+            for row in x[rows].double():  # in the order of the rows, whatever a device prefers
+                total = total + row
+            means[rows] = (total / len(x[rows])).float()
+        return means
 
     def linear(self, x: Tensor, w: Matrix) -> Tensor:
         self._check()
@@ -183,12 +200,7 @@ class TorchOps:
         return functions.gated(gate, up, activation)
 
     def activate(self, x: Tensor, activation: str) -> Tensor:
-        if activation == "sigmoid":
-            return functions.sigmoid(x)
-        if activation == "gelu":
-            return functions.gelu(x)
-        positive = x.clamp(min=0.0)
-        return positive * positive
+        return functions.activated(x, activation)
 
     def causal_conv(
         self, x: Tensor, filters: Filters, place: StatePlace, activation: str

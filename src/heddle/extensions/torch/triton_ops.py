@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from heddle.executors.graph import recording
 from heddle.extensions.torch.kernels.activations import activate, gated, gated_operand
 from heddle.extensions.torch.kernels.attention import attend
 from heddle.extensions.torch.kernels.experts import combine, sort_choices
@@ -56,7 +57,8 @@ class TritonOps(TorchOps):
 
     @staticmethod
     def obstacle(node: Node) -> str:
-        return ""
+        biased = isinstance(node, recording.Attend) and node.spec.bias is not None
+        return "a bias by distance waits for the step's positions" if biased else ""
 
     @staticmethod
     def joint(w: Matrix) -> Hashable:
@@ -209,6 +211,8 @@ class TritonOps(TorchOps):
     def _attended(
         self, q: Tensor | Operand, layer: int, shape: Shape, sinks: Tensor | None
     ) -> Tensor:
+        if shape.bias is not None and not isinstance(q, Operand):
+            return super()._attended(q, layer, shape, sinks)
         self._check()
         parts = self._pages.parts(layer)
         group, _ = self._pages.places[layer]

@@ -65,7 +65,9 @@ def test_rope(interleaved: bool, dim: int, first: int) -> None:
     assert torch.equal(rotate(x[2:3], positions[2:3], table, spec, 3), found[2:3])
 
 
-@pytest.mark.parametrize("activation", ["silu", "gelu", "clamped", "sigmoid", "identity"])
+@pytest.mark.parametrize(
+    "activation", ["silu", "gelu", "gelu_erf", "relu", "clamped", "sigmoid", "identity"]
+)
 def test_gates(activation: str) -> None:
     gate, up = rows(9, 133), rows(9, 133, 2)
     found = gated(gate, up, activation)
@@ -83,7 +85,9 @@ def test_gating_and_rounding_at_once_changes_no_bits(kind, activation: str, widt
     check_operand(own, operand(right, kind))
 
 
-@pytest.mark.parametrize("activation", ["sigmoid", "squared_relu", "gelu"])
+@pytest.mark.parametrize(
+    "activation", ["sigmoid", "squared_relu", "gelu", "gelu_erf", "relu", "tanh"]
+)
 def test_activations(activation: str) -> None:
     x = rows(9, 133) * 20
     torch.testing.assert_close(activate(x, activation), OPS.activate(x, activation))

@@ -83,6 +83,12 @@ class Division:
     def _decide(self, node: Node) -> None:
         """Note how an operation divides its result by itself."""
         match node:
+            case recording.Attend(spec=spec) if spec.bias is not None:
+                raise ConfigError(
+                    "a model whose scores of attention have a bias by distance cannot be divided:"
+                    " the bias is that of all heads. Set ranks to 1",
+                    param="ranks",
+                )
             case recording.Attend(spec=spec):
                 self._check_heads(spec.heads, spec.kv_heads, "query", node.layer)
                 self.parts[node] = self._even(spec.heads, node.width)
@@ -97,7 +103,7 @@ class Division:
             case recording.Experts():
                 self.terms.add(node)
                 self._divide_experts(node)
-            case recording.Embed():
+            case recording.Embed() if node.inputs[0] is self.forward.inputs.tokens:
                 self.terms.add(node)
             case recording.Add() | recording.GateRows() | recording.Scale() if self._adds(node):
                 self.terms.add(node)

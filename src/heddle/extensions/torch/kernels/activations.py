@@ -31,6 +31,12 @@ def activated(x, other, KIND: tl.constexpr):
         found = x * sigmoid(x)
     elif KIND == "gelu":  # x * sigmoid(2u) = 0.5 * x * (1 + tanh(u))
         found = x * sigmoid((x + x * x * x * 0.044715) * 1.5957691216057308)
+    elif KIND == "gelu_erf":
+        found = 0.5 * x * (1.0 + tl.erf(x * 0.7071067811865476))
+    elif KIND == "relu":
+        found = tl.maximum(x, 0.0)
+    elif KIND == "tanh":
+        found = 2.0 * sigmoid(2.0 * x) - 1.0
     elif KIND == "sigmoid":
         found = sigmoid(x)
     elif KIND == "clamped":
