@@ -77,11 +77,12 @@ void quantise(const float* x, int n, int8_t* q, BlockScale* scales) {
         BlockScale& scale = scales[b];
         scale.d = peak / 127.0f;
         for (int half = 0; half < 2; ++half) {
-            scale.half_sum[half] = sum_of_16(codes + half * 16);
-            scale.half_s[half] = scale.d * static_cast<float>(scale.half_sum[half]);
+            const int32_t sum = sum_of_16(codes + half * 16);
+            scale.minus_half_sum[half] = -sum;
+            scale.half_s[half] = scale.d * static_cast<float>(sum);
         }
-        scale.sum = scale.half_sum[0] + scale.half_sum[1];
-        scale.s = scale.d * static_cast<float>(scale.sum);
+        scale.minus_sum = scale.minus_half_sum[0] + scale.minus_half_sum[1];
+        scale.s = scale.d * static_cast<float>(-scale.minus_sum);
     }
 }
 

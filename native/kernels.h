@@ -46,14 +46,14 @@ struct PackedMatrix {
 };
 
 // Scale and sums of 32 activations for a matmul, beside their int8 codes q: x is about q * d. The
-// sums are over q, for the complete block and its halves. Offsets and minima of weights multiply
-// these sums.
+// sums are over q, for the complete block and its halves. Minima of weights multiply them. Offsets
+// multiply the negated sums, with which a dot product begins.
 struct BlockScale {
     float d;
     float s;          // d * sum
-    float half_s[2];  // d * half_sum
-    int32_t sum;
-    int32_t half_sum[2];
+    float half_s[2];  // d * the sum of each half
+    int32_t minus_sum;
+    int32_t minus_half_sum[2];
     int32_t unused;
 };
 

@@ -122,35 +122,47 @@ inline __m256i whole_codes(const uint8_t* codes) {
     return _mm256_shuffle_epi8(table, code);
 }
 
-template <int T>
-inline void zero(__m256i (&v)[T]) {
-#pragma GCC unroll 8
-    for (int t = 0; t < T; ++t) v[t] = _mm256_setzero_si256();
+// Minus the offset times the sum of a part's activations. A shift needs no scalar register.
+template <Format F, int Part>
+inline __m256i offset_sum(const BlockScale& scale) {
+    constexpr Layout L = layout_of(F);
+    const int32_t minus = L.parts == 1 ? scale.minus_sum : scale.minus_half_sum[Part];
+    if constexpr (L.offset == 0) {
+        return _mm256_setzero_si256();
+    } else if constexpr ((L.offset & (L.offset - 1)) != 0) {
+        return _mm256_set1_epi32(minus * L.offset);
+    } else {
+        return _mm256_slli_epi32(_mm256_set1_epi32(minus), __builtin_ctz(L.offset));
+    }
 }
 
 #if defined(__AVXVNNI__)
 
+constexpr bool kAddsToSums = true;  // whether multiply_groups adds to `dot`, or sets it
+
+// Exact dot products of groups [G, End).
 template <Format F, int T, int G, int End>
-inline void add_groups(const uint8_t* codes, const int8_t* x, int64_t columns, __m256i (&dot)[T]) {
+inline void multiply_groups(const uint8_t* codes, const int8_t* x, int64_t columns,
+                            __m256i (&dot)[T]) {
     if constexpr (G < End) {
         const __m256i code = whole_codes<F, G>(codes);
 #pragma GCC unroll 8
         for (int t = 0; t < T; ++t) {
             dot[t] = _mm256_dpbusd_avx_epi32(dot[t], code, four_columns(x + t * columns + G * 4));
         }
-        add_groups<F, T, G + 1, End>(codes, x, columns, dot);
+        multiply_groups<F, T, G + 1, End>(codes, x, columns, dot);
     }
 }
 
-// Exact dot products of groups [G, End).
-template <Format F, int T, int G, int End>
-inline void multiply_groups(const uint8_t* codes, const int8_t* x, int64_t columns,
-                            __m256i (&dot)[T]) {
-    zero(dot);
-    add_groups<F, T, G, End>(codes, x, columns, dot);
-}
-
 #else
+
+constexpr bool kAddsToSums = false;
+
+template <int T>
+inline void zero(__m256i (&v)[T]) {
+#pragma GCC unroll 8
+    for (int t = 0; t < T; ++t) v[t] = _mm256_setzero_si256();
+}
 
 // The number of groups whose summed products fit int16; 0 for codes multiplied as two planes.
 constexpr int groups_in_int16(const Layout& layout) {
@@ -234,14 +246,17 @@ inline void add_part(const uint8_t* block, const Scales& shared, const int8_t* x
     constexpr int kFirst = Part * kGroups / L.parts, kLast = (Part + 1) * kGroups / L.parts;
     const int64_t blocks = columns / kBlock;
     __m256i dot[T];
+    if constexpr (kAddsToSums) {
+#pragma GCC unroll 8
+        for (int t = 0; t < T; ++t) dot[t] = offset_sum<F, Part>(scales[t * blocks]);
+    }
     multiply_groups<F, T, kFirst, kLast>(block + L.scales() * kPanelRows, x, columns, dot);
     const Scales part = part_scale<F>(block, shared, Part);
 #pragma GCC unroll 8
     for (int t = 0; t < T; ++t) {
         const BlockScale& scale = scales[t * blocks];
-        if constexpr (L.offset != 0) {
-            const int32_t sum = L.parts == 1 ? scale.sum : scale.half_sum[Part];
-            dot[t] = _mm256_sub_epi32(dot[t], _mm256_set1_epi32(sum * L.offset));
+        if constexpr (!kAddsToSums && L.offset != 0) {
+            dot[t] = _mm256_add_epi32(dot[t], offset_sum<F, Part>(scale));
         }
         const __m256 scaled = _mm256_mul_ps(_mm256_cvtepi32_ps(dot[t]), part.scale);
         acc[t] = _mm256_fmadd_ps(scaled, _mm256_set1_ps(scale.d), acc[t]);

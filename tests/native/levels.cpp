@@ -237,7 +237,7 @@ void check_quantise() {
         const Quantised found = quantise(k, x);
         for (int b = 7; b < 7 + kBlock; ++b) {
             const BlockScale& scale = found.scales[static_cast<size_t>(b)];
-            if (scale.d == scale.d || scale.s == scale.s || scale.sum != 0) return false;
+            if (scale.d == scale.d || scale.s == scale.s || scale.minus_sum != 0) return false;
             for (float half : scale.half_s) {
                 if (half == half) return false;
             }
