@@ -1,0 +1,159 @@
+"""Published chat templates: the form of each, and its calls in histories, read back.
+
+`published.toml` says which form each template gets. `python scripts/fetch_templates.py` fetches the
+templates; without them these tests are skipped.
+"""
+
+from __future__ import annotations
+
+import json
+import runpy
+import tomllib
+from functools import cache
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from heddle.text.chat.template import ChatTemplate
+
+HERE = Path(__file__).parent
+FETCHING = runpy.run_path(str(HERE.parents[2] / "scripts" / "fetch_templates.py"))
+FOLDER: Path = FETCHING["FOLDER"]
+TABLE: dict[str, Any] = tomllib.loads((HERE / "published.toml").read_text())
+FORMS: dict[str, str] = TABLE["forms"]
+FAILS: dict[str, str] = TABLE["fails"]
+LEAVES_OUT_TEXT: list[str] = TABLE["histories"]["leave_out_text"]
+ONE_CALL: list[str] = TABLE["histories"]["have_one_call"]
+
+pytestmark = pytest.mark.skipif(
+    not FOLDER.is_dir(), reason="no published templates; run `python scripts/fetch_templates.py`"
+)
+
+SCHEMAS: dict[str, Any] = {
+    "edit": {
+        "type": "object",
+        "properties": {
+            "text": {"type": "string", "description": "The text."},
+            "count": {"type": "number", "description": "How many."},
+            "force": {"type": "boolean", "description": "Whether."},
+            "lines": {"type": "array", "items": {"type": "string"}, "description": "Some lines."},
+            "options": {"type": "object", "properties": {}, "description": "Some options."},
+        },
+        "required": ["text"],
+    },
+    "clock": {"type": "object", "properties": {}},
+}
+TOOLS = [
+    {"type": "function", "function": {"name": name, "description": "Work.", "parameters": schema}}
+    for name, schema in SCHEMAS.items()
+]
+ASKED = {"role": "user", "content": "Do it."}
+CALLS: dict[str, tuple[tuple[str, dict[str, Any]], ...]] = {
+    "strings": (("edit", {"text": 'say "a\\b" to <b> & it\'s\nall'}),),
+    "numbers in strings": (("edit", {"text": "3", "count": 3}),),
+    "nested": (
+        ("edit", {"text": "a", "lines": ["x", "1"], "options": {"a": {"b": [None, True, "é"]}}}),
+    ),
+    "empty": (("clock", {}),),
+    "two": (("edit", {"text": "a", "force": False}), ("clock", {})),
+}
+
+
+def works(*, known: bool = False) -> list[Any]:
+    """The templates; with `known` those whose form Heddle knows."""
+    return [
+        pytest.param(name, marks=pytest.mark.xfail(reason=FAILS[name]) if name in FAILS else ())
+        for name, form in FORMS.items()
+        if not (known and form == "generic")
+    ]
+
+
+@cache
+def template_of(name: str) -> ChatTemplate:
+    return ChatTemplate((FOLDER / f"{name}.jinja").read_text(), "<s>", "</s>")
+
+
+def said(calls: Any, content: str = "") -> dict[str, Any]:
+    written = [
+        {
+            "id": f"call_{place}",
+            "type": "function",
+            "function": {"name": name, "arguments": arguments},
+        }
+        for place, (name, arguments) in enumerate(calls)
+    ]
+    return {"role": "assistant", "content": content, "tool_calls": written}
+
+
+def rendered(template: ChatTemplate, *messages: dict[str, Any], asks: bool = False) -> str:
+    conversation, tools = template.dialect.conversation(messages, TOOLS)
+    return template.render(conversation, tools=tools, add_generation_prompt=asks)
+
+
+def answer_in(template: ChatTemplate, message: dict[str, Any]) -> tuple[str, str]:
+    """The prompt, and what the template writes for an answer to it, up to the mark of its end."""
+    whole, prompt = rendered(template, ASKED, message), rendered(template, ASKED, asks=True)
+    plain = rendered(template, ASKED, {"role": "assistant", "content": "Fine."})
+    same = (a == b for a, b in zip(whole, prompt, strict=False))
+    common = whole[: sum(takewhile(bool, same))]
+    if common.rfind("<") > common.rfind(">"):  # the prompt opens reasoning, the history closes it
+        common = common[: common.rfind("<")]
+    text = whole[len(common) :].rstrip().removesuffix(plain.rpartition("Fine.")[2].strip())
+    marks = template.dialect.marks
+    if marks and text.startswith(marks.closing):
+        common, text = common + marks.closing, text.removeprefix(marks.closing)
+    elif marks and marks.closing not in text:  # the history leaves the reasoning out
+        common = common.rstrip().removesuffix(marks.opening)
+    return common, text
+
+
+def test_every_template_has_a_row() -> None:
+    assert sorted(FORMS) == sorted(path.stem for path in FOLDER.glob("*.jinja"))
+    assert len(FORMS) >= 40
+    assert {*FAILS, *LEAVES_OUT_TEXT, *ONE_CALL} <= FORMS.keys()
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_template_shows_its_form(name: str) -> None:
+    dialect = template_of(name).dialect
+    assert (type(dialect.form).__name__ if dialect.knows_tools else "generic") == FORMS[name]
+
+
+@pytest.mark.parametrize("name", works())
+@pytest.mark.parametrize("content", ["", "Let me see."])
+def test_a_conversation_with_calls_and_results_is_rendered(name: str, content: str) -> None:
+    results = [
+        {"role": "tool", "tool_call_id": "call_0", "content": "first result"},
+        {"role": "tool", "tool_call_id": "call_1", "content": "second result"},
+    ]
+    conversation = [
+        {"role": "system", "content": "Be kind."},
+        ASKED,
+        said(CALLS["two"], content),
+        *results,
+        {"role": "assistant", "content": "Done."},
+        {"role": "user", "content": "Again."},
+    ]
+    prompt = rendered(template_of(name), *conversation, asks=True)
+    shown = ["Be kind.", "Do it.", "first result", "second result", "Done.", "Again."]
+    if name not in LEAVES_OUT_TEXT:
+        shown.append(content)
+    assert [text for text in shown if text not in prompt] == []
+    for tool in SCHEMAS:
+        assert prompt.count(tool) >= 2, "in the description and in the history"
+
+
+@pytest.mark.parametrize("calls", CALLS)
+@pytest.mark.parametrize("name", works(known=True))
+def test_what_a_template_writes_for_calls_is_read_back(name: str, calls: str) -> None:
+    template = template_of(name)
+    if calls == "two" and name in ONE_CALL:
+        pytest.skip("each message has one call")
+    content = "" if name in LEAVES_OUT_TEXT else "Well."
+    prompt, text = answer_in(template, said(CALLS[calls], content))
+    answer = template.dialect.reading(prompt, SCHEMAS).read(text)
+    read = [(call.name, json.loads(call.arguments)) for call in answer.calls]
+    assert read == list(CALLS[calls])
+    assert answer.text.strip() == content
