@@ -115,7 +115,7 @@ def _open(model: Model, folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps(model.config))
     weights = {"safetensors": "model.safetensors", "bin": "pytorch_model.bin"}[model.weights]
     choose(name, [weights, *(file.name for file in folder.iterdir())])
-    config = check_config(folder, family_of)
+    config = check_config(folder, family_of, model.id)
     quantised_matrices(config, {})
     hyperparameters = hyperparameters_of(config, SentenceModules(), _ANY_SIZE)
     family_of("hf", str(config["model_type"])).build(hyperparameters, 0)
@@ -264,7 +264,9 @@ def table() -> list[str]:
 
 def _cells(model: Model, why: str) -> str:
     """A line of the table. Of the reason, it has the part before the advice."""
-    short = why.partition(";")[0].replace("|", "\\|").replace("config.json: ", "")
+    short = why.partition(";")[0].replace("|", "\\|")
+    for known in (f"{model.id}: ", f"{model.id} has ", "config.json: "):
+        short = short.removeprefix(known)
     end = f"no | {short} |" if why else "yes | |"
     return f"| {model.id} | {model.use} | {model.form} | {end}"
 

@@ -100,8 +100,10 @@ def test_a_tensor_in_two_shards_or_a_shard_elsewhere_is_refused(tmp_path: Path) 
 def test_pickled_weights_are_refused_with_a_remedy(tmp_path: Path) -> None:
     folder = PLAIN.write_folder(tmp_path)
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-    with pytest.raises(UnsupportedModelError, match=r"a pickle.*save_pretrained"):
+    with pytest.raises(UnsupportedModelError, match=r"a pickle.*save_pretrained\('NEW'\)"):
         HuggingFaceCheckpoint.open(folder)
+    with pytest.raises(UnsupportedModelError, match=r"pytorch_model.bin, a pickle"):
+        Engine.load(str(folder / "pytorch_model.bin"))
     (folder / "pytorch_model.bin").unlink()
     with pytest.raises(ModelSourceError, match="fetch the whole folder"):
         HuggingFaceCheckpoint.open(folder)

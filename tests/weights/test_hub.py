@@ -54,11 +54,22 @@ def test_the_index_of_a_folder_says_which_files_are_fetched(
         found(hub, tmp_path / "again", "org/tiny")
 
 
-def test_a_repository_of_pickles_is_refused(hub: FakeHub, tmp_path: Path) -> None:
-    files = {"config.json": b"{}", "pytorch_model.bin": b"pickle"}
-    hub.repositories["org/old"] = Repository.of(files)
-    with pytest.raises(UnsupportedModelError, match=r"pytorch_model.bin, a pickle"):
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("pytorch_model.bin", "pytorch_model-00001-of-00002.bin", "consolidated.00.pth"),
+        *("model.pt", "original/consolidated.00.pth", "MODEL.CKPT", "weights.pkl"),
+    ],
+)
+def test_a_repository_of_pickles_is_refused(hub: FakeHub, tmp_path: Path, name: str) -> None:
+    """The error says why, and two ways to safetensors."""
+    hub.repositories["org/old"] = Repository.of({"config.json": b"{}", name: b"pickle"})
+    with pytest.raises(UnsupportedModelError, match="can run any code") as caught:
         found(hub, tmp_path, "org/old")
+    message = caught.value.message
+    assert message.startswith(f"org/old has its weights in {name}, a pickle")
+    assert "from_pretrained('org/old').save_pretrained(" in message
+    assert "load org/old@refs/pr/NUMBER" in message
     assert hub.fetched() == []
 
 
@@ -70,7 +81,7 @@ def test_an_unsupported_folder_is_refused_before_its_weights_are_fetched(
     hub: FakeHub, tmp_path: Path, folder: dict[str, bytes]
 ) -> None:
     hub.repositories["org/tiny"] = Repository.of(folder)
-    with pytest.raises(UnsupportedModelError, match="'llama' of hf is not supported"):
+    with pytest.raises(UnsupportedModelError, match=r"^org/tiny.*: 'llama' of hf is not supported"):
         find("org/tiny", tmp_path, place=place(hub, tmp_path), check=refuse)
     assert hub.fetched() == ["config.json"]
     assert found(hub, tmp_path, "org/tiny").path.is_dir(), "the check alone has refused it"
@@ -88,7 +99,7 @@ def test_an_unsupported_file_is_refused_when_its_first_bytes_arrive(
         with pytest.raises(ModelSourceError, match="refuses access"):
             found(hub, tmp_path, "org/t-GGUF")
     notes = Notes()
-    with pytest.raises(UnsupportedModelError, match="'llama' of gguf is not supported"):
+    with pytest.raises(UnsupportedModelError, match=r"^org/t-GGUF: 'llama' of gguf is not supp"):
         find("org/t-GGUF", tmp_path, notes, place=place(hub, tmp_path), check=refuse)
     assert max(notes.updates) < 1_000_000
     assert len(hub.fetched()) == (2 if left else 1), "the bytes that are there are enough"
@@ -98,11 +109,24 @@ def test_an_unsupported_file_is_refused_when_its_first_bytes_arrive(
 def test_the_library_refuses_an_unsupported_model_after_one_small_file(
     hub: FakeHub, tmp_path: Path, folder: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = b'{"model_type": "unheard_of"}'
+    """The error names the model, its architectures and the nearest family."""
+    config = b'{"model_type": "llamba", "architectures": ["LlambaForCausalLM", 3]}'
     hub.repositories["org/tiny"] = Repository.of({**folder, "config.json": config})
     monkeypatch.setenv("HF_ENDPOINT", hub.url)
-    with pytest.raises(UnsupportedModelError, match=r"'unheard_of' is not supported; .*llama"):
+    problem = r"^org/tiny \(LlambaForCausalLM, 3\): .*'llamba' is not supported; .* name is llama; "
+    with pytest.raises(UnsupportedModelError, match=problem):
         LLM("org/tiny", EngineConfig(hub_cache=str(tmp_path)))
+    assert hub.fetched() == ["config.json"]
+
+
+def test_a_quantisation_that_nobody_reads_is_refused_before_weights_are_fetched(
+    hub: FakeHub, tmp_path: Path, folder: dict[str, bytes]
+) -> None:
+    config = {**json.loads(folder["config.json"]), "quantization_config": {"quant_method": "mice"}}
+    files = {**folder, "config.json": json.dumps(config).encode()}
+    hub.repositories["org/tiny"] = Repository.of(files)
+    with pytest.raises(UnsupportedModelError, match="quant_method 'mice' is not supported"):
+        found(hub, tmp_path, "org/tiny")
     assert hub.fetched() == ["config.json"]
 
 

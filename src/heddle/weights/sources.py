@@ -32,6 +32,7 @@ from heddle.hub_place import HubPlace, hub_place
 from heddle.weights.catalog import ALIASES, Part, Recipe
 from heddle.weights.formats import name_of
 from heddle.weights.hub.names import parse
+from heddle.weights.pickles import check_no_pickle
 from heddle.weights.pip import PipFetcher
 from heddle.weights.progress import Progress, Silent
 
@@ -209,6 +210,7 @@ def _local(model: str) -> Path:
     path = user_path(model, "model").absolute()
     try:
         kind = stat.S_IFMT(path.stat().st_mode)
+        check_no_pickle(str(path.parent), [path.name] if kind == stat.S_IFREG else [])
         if kind == stat.S_IFREG or (path / "config.json").is_file():
             return path
         what = f"is {_KINDS[kind]}, not a file"

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from heddle.errors import ModelSourceError, UnsupportedModelError
+from heddle.errors import ModelSourceError
 from heddle.weights.gguf.split import model_name, part_names
+from heddle.weights.pickles import check_no_pickle
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -36,7 +37,6 @@ _TYPE = re.compile(
 )
 """A type at the end of a model's name."""
 
-_PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 _NOT_MODELS = ("mmproj", "imatrix")
 """GGUF files that are no language models: of image encoders, and of quantisers."""
 
@@ -191,13 +191,8 @@ def _shown(model: str) -> str:
     return model.rpartition("/")[2]
 
 
-def _nothing(name: HubName, files: Sequence[str]) -> Exception:
-    if pickled := next((file for file in files if file.endswith(_PICKLED)), None):
-        return UnsupportedModelError(
-            f"{name.repository} has its weights in {pickled}, a pickle: opening a pickle can run"
-            " any code, so none is fetched. Look for a copy with safetensors or GGUF files",
-            param="model",
-        )
+def _nothing(name: HubName, files: Sequence[str]) -> ModelSourceError:
+    check_no_pickle(name.repository, files, name.repository)
     kind = "GGUF file" if name.quant is not None else f"{CONFIG} with safetensors and no GGUF file"
     return ModelSourceError(
         f"{name.repository} has no {kind}; it has {_some(files) or 'no files'}", param="model"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from huggingface_hub import ModelCard
 
-from heddle.errors import HeddleError, ModelSourceError
+from heddle.errors import HeddleError, ModelSourceError, UnsupportedModelError
 from heddle.weights.gguf.checkpoint import lacking_parts
 from heddle.weights.gguf.file import architecture_in
 from heddle.weights.hub.choice import CARD, CONFIG, INDEX, TEMPLATES, TOKENIZER, choose, weights_of
@@ -18,6 +18,7 @@ from heddle.weights.hub.names import PREFIX, HubName, parse
 from heddle.weights.hub.snapshot import Snapshot, is_commit
 from heddle.weights.huggingface.checkpoint import check_config
 from heddle.weights.huggingface.json_files import read_optional_json
+from heddle.weights.huggingface.quantised import quantised_matrices
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -109,7 +110,7 @@ def _fetch(
     fetch = partial(download, name, listing=listing, snapshot=snapshot, place=place)
     if choice.is_folder:
         fetch([CONFIG], progress=progress, what=": configuration")
-        check_config(snapshot.path, check)
+        quantised_matrices(check_config(snapshot.path, check, name.served), {})
         fetch(choice.first, progress=progress, what=": tokenizer")
         weights = weights_of(name, _places(snapshot), listing.files)
         fetch(weights, progress=progress, what=": weights")
@@ -118,8 +119,12 @@ def _fetch(
 
         def check_head(head: bytes) -> None:
             architecture = architecture_in(head, Path(first.name), first.size)
-            if architecture is not None:
-                check("gguf", architecture)
+            try:
+                if architecture is not None:
+                    check("gguf", architecture)
+            except UnsupportedModelError as error:
+                message = f"{name.served}: {error.message}"
+                raise UnsupportedModelError(message, param=error.param) from None
 
         fetch(choice.first, progress=progress, check_head={first.name: check_head})
     remember(name, snapshot, place)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from heddle.closing import Closing
-from heddle.errors import ModelFileError
+from heddle.errors import ModelFileError, UnsupportedModelError
 from heddle.weights.checkpoint import FilePlace, TensorInfo
 from heddle.weights.files import FileStamp
 from heddle.weights.fused import take_apart
@@ -242,22 +242,32 @@ class HuggingFaceCheckpoint(Closing):
         return None
 
 
-def check_config(folder: Path, check: CheckArchitecture) -> dict[str, object]:
+def check_config(folder: Path, check: CheckArchitecture, name: str = "") -> dict[str, object]:
     """Read config.json and let `check` judge its architecture. Returns the text model's part.
+
+    `name` is the model in errors; empty: the folder's name.
 
     Raises:
         ModelSourceError: the file is missing or cannot be read.
         ModelFileError: the file is damaged, or names no architecture.
         UnsupportedModelError: `check` refuses the architecture.
     """
-    config = text_part(read_json(folder / CONFIG))
+    whole = read_json(folder / CONFIG)
+    config = text_part(whole)
     architecture = config.get("model_type")
     if not isinstance(architecture, str):
         raise ModelFileError(
             f"{folder / CONFIG}: model_type must be a string, got {architecture!r}",
             field="model_type",
         )
-    check(HuggingFaceCheckpoint.format, architecture)
+    try:
+        check(HuggingFaceCheckpoint.format, architecture)
+    except UnsupportedModelError as error:
+        named = whole.get("architectures")
+        classes = f" ({', '.join(map(str, named))})" if isinstance(named, list) and named else ""
+        raise UnsupportedModelError(
+            f"{name or folder.name}{classes}: {error.message}", param=error.param
+        ) from None
     return config
 
 

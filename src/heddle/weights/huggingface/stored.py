@@ -14,6 +14,7 @@ from heddle.weights.checkpoint import FilePlace
 from heddle.weights.huggingface.json_files import read_json
 from heddle.weights.huggingface.quantised import quantised_matrices
 from heddle.weights.huggingface.safetensors import SafetensorsFile
+from heddle.weights.pickles import check_no_pickle
 from heddle.weights.tensor_types import TensorType, dequantize
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 _INDEX = "model.safetensors.index.json"
 _ONE_FILE = "model.safetensors"
-_PICKLED = (".bin", ".pt", ".pth", ".ckpt")
 _TYPES = {"F32": TensorType.F32, "F16": TensorType.F16, "BF16": TensorType.BF16}
 _NUMPY = {"F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I8": "i1", "F8_E4M3": "u1"}
 
@@ -201,11 +201,5 @@ def _shards(folder: Path) -> list[str]:
         return shards
     if (folder / _ONE_FILE).is_file():
         return [_ONE_FILE]
-    pickled = next((file.name for file in folder.iterdir() if file.suffix in _PICKLED), None)
-    if pickled is not None:
-        raise UnsupportedModelError(
-            f"{folder} has its weights in {pickled}, a pickle: opening a pickle can run any code."
-            f" Save the model with `save_pretrained(folder)`, which writes {_ONE_FILE}",
-            param="model",
-        )
+    check_no_pickle(str(folder), (file.name for file in folder.iterdir()))
     raise ModelSourceError(f"{folder} has no {_ONE_FILE} and no {_INDEX}; fetch the whole folder")
