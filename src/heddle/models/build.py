@@ -66,7 +66,31 @@ def build(checkpoint: Checkpoint, context: int = 0) -> Decoder:
     if model.head is not None and not _has_head(checkpoint, model.head):
         model = replace(model, head=None)
     _check_encoder(checkpoint, model)
-    return model
+    return _within_dense_context(checkpoint, model, context)
+
+
+def _within_dense_context(checkpoint: Checkpoint, model: Decoder, context: int) -> Decoder:
+    """The model, with a context that ends before its attention leaves out tokens.
+
+    Raises:
+        UnsupportedModelError: `context` is longer.
+    """
+    read, shape = checkpoint.hyperparameters, model.shape
+    most = read.integer("dense_context", shape.context)
+    if most >= shape.context:
+        return model
+    label = read.label("dense_context")
+    if context > most:
+        raise UnsupportedModelError(
+            f"context {context:,} is not supported: beyond {most:,} tokens ({label}) the attention"
+            f" of this model is sparse, which Heddle does not compute. Use --context {most}",
+            param="context",
+        )
+    _log.warning(
+        "the context is %d tokens, not the model's %d: beyond them its attention is sparse (%s)",
+        *(most, shape.context, label),
+    )
+    return replace(model, shape=replace(shape, context=most))
 
 
 def _has_head(checkpoint: Checkpoint, head: PredictionHead) -> bool:

@@ -46,6 +46,7 @@ HYPERPARAMETERS = {
     "state.stream_scales": "factors on its gates, values, keys, queries and step sizes",
     "state.result_scale": "factor on its result",
     "context": "most tokens of a sequence",
+    "dense_context": "tokens up to which sparse attention sees all of them; absent: it is dense",
     "vocabulary": "number of token ids",
     "norm_eps": "term that a norm adds to the mean square",
     "window": "positions that a layer with a sliding window sees",

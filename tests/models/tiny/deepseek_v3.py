@@ -28,7 +28,9 @@ class TinyDeepseekV3(TinyLatent, TinyHead):
             "expert_gating_func": 2,
             "expert_weights_norm": self.normalised,
         }
-        return super().metadata() | {f"deepseek2.{key}": value for key, value in keys.items()}
+        return super().metadata() | {
+            f"{self.gguf_architecture}.{key}": value for key, value in keys.items()
+        }
 
 
 MODELS = (

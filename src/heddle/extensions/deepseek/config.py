@@ -1,7 +1,7 @@
 """Readers of the keys of config.json that only models with latent attention have.
 
-DeepSeek-V2 and V3, GLM-4.7-Flash. `transformers` defines the meaning of the keys
-(`DeepseekV2Config`, `DeepseekV3Config`, `Glm4MoeLiteConfig`).
+DeepSeek-V2 to V3.2, Kimi K2, GLM-4.7-Flash and GLM-5. `transformers` defines the meaning of the
+keys (`DeepseekV2Config`, `DeepseekV3Config`, `Glm4MoeLiteConfig`).
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ def sizes(config: Config) -> dict[str, object]:
     """
     found = attention_sizes(config) | _score_factor(config)
     found["rope.interleaved"] = config.get("rope_interleave") is not False
-    is_v2, is_glm = (config.get("model_type") == one for one in ("deepseek_v2", "glm4_moe_lite"))
+    is_v2, is_lite = (config.get("model_type") == one for one in ("deepseek_v2", "glm4_moe_lite"))
     scoring = "softmax" if is_v2 else "sigmoid"
     check(config, "scoring_func", (None, scoring))
     found["expert_scoring"] = scoring
     found |= _routing_of_v2(config) if is_v2 else {}
     if not is_v2 and config.get("norm_topk_prob") is None:
         found["expert_weights_normalised"] = True
-    return found | (layers_with_experts(config) if is_glm else {})
+    return found | (layers_with_experts(config) if is_lite or "mlp_layer_types" in config else {})
 
 
 def attention_sizes(config: Config) -> dict[str, object]:

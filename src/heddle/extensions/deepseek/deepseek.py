@@ -1,11 +1,16 @@
-"""DeepSeek-V2 and V3, GLM-4.7-Flash: latent attention, and experts after the first layers.
+"""DeepSeek-V2 to V3.2, Kimi K2, GLM-4.7-Flash and GLM-5: latent attention, and experts.
 
 DeepSeek-V2 (arXiv:2405.04434) scores experts by a softmax, V3 (arXiv:2412.19437) by sigmoids with a
-bias. GLM-4.7-Flash is as V3.
+bias. Kimi K2 and GLM-4.7-Flash are as V3. So is the text part of Kimi K2.5.
+
+In DeepSeek-V3.2 (arXiv:2512.02556) and GLM-5, an indexer chooses the tokens that attention sees:
+`index_topk` of them. As long as a sequence has no more tokens, that is dense attention. Heddle
+serves no longer context, and reads no tensor of the indexer.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from heddle.extensions.deepseek import config
@@ -36,9 +41,23 @@ def build(hyperparameters: Hyperparameters, context: int) -> Decoder:
     return Decoder(sizes.shape, layers, eps, head=head)
 
 
+_GGUF = GGUFNames(values=INTERLEAVED, layer=GGUF_LATENTS, read=read_deepseek)
+_INDEXED_GGUF = replace(
+    _GGUF,
+    hyperparameters={"dense_context": "attention.indexer.top_k"},
+    values=INTERLEAVED | {"expert_scoring": "sigmoid"},
+)
 _FOLDER = FolderNames(layer=FOLDER_LATENTS, read=config.sizes)
+_INDEXED_FOLDER = replace(_FOLDER, hyperparameters={"dense_context": "index_topk"})
 FAMILY = Family(
     build=build,
-    gguf={"deepseek2": GGUFNames(values=INTERLEAVED, layer=GGUF_LATENTS, read=read_deepseek)},
-    hf={"deepseek_v2": _FOLDER, "deepseek_v3": _FOLDER, "glm4_moe_lite": _FOLDER},
+    gguf={"deepseek2": _GGUF, "deepseek32": _INDEXED_GGUF, "glm-dsa": _INDEXED_GGUF},
+    hf={
+        "deepseek_v2": _FOLDER,
+        "deepseek_v3": _FOLDER,
+        "deepseek_v32": _INDEXED_FOLDER,
+        "glm4_moe_lite": _FOLDER,
+        "glm_moe_dsa": _INDEXED_FOLDER,
+        "kimi_k2": replace(_FOLDER, with_images=("kimi_k25",)),
+    },
 )

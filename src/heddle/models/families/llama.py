@@ -79,7 +79,7 @@ def _read_phi3(values: dict[str, Any], metadata: Mapping[str, object]) -> None:
         values.setdefault("rope.scaling", "longrope")
 
 
-_MIXTRAL = {
+MIXTRAL_EXPERTS = {
     "mlp.router": "block_sparse_moe.gate",
     "mlp.experts.gate": "block_sparse_moe.experts.*.w1",
     "mlp.experts.up": "block_sparse_moe.experts.*.w3",
@@ -103,7 +103,7 @@ FAMILY = Family(
         "ministral": FolderNames(),
         "ministral3": FolderNames(with_images=("mistral3",)),
         "mistral": FolderNames(),
-        "mixtral": FolderNames(layer=_MIXTRAL),
+        "mixtral": FolderNames(layer=MIXTRAL_EXPERTS),
         "phi3": FolderNames(scalings={"su": "longrope", "yarn": "longrope"}),
         "qwen2": FolderNames(),
         "seed_oss": FolderNames(),

@@ -39,6 +39,8 @@ _RECURRENT = {
     "linear_attention": True,
     "mamba": True,
     "conv": True,
+    "indexed_attention": False,
+    "minimax_m3_sparse": False,
     "full_attention": False,
     "attention": False,
 }
