@@ -10,7 +10,6 @@ from fake_executor import tokens_of
 from heddle.errors import GrammarError
 from heddle.grammars import LARK, Grammar
 from heddle.text.chat.call_forms import HERMES, LLAMA
-from heddle.text.chat.harmony import FINAL, HARMONY, REASONING
 from heddle.text.constrained.call_grammar import Callee, answer_grammar, calls_grammar
 from heddle.text.parsing.answer_reader import Marks
 from heddle.text.parsing.reading import Reading
@@ -25,7 +24,6 @@ NAMES = frozenset({"f", "f2"})
 ONE = {
     HERMES: '<tool_call>\n{"name": "%s", "arguments": %s}\n</tool_call>',
     LLAMA: '<|python_tag|>{"name": "%s", "parameters": %s}',
-    HARMONY: "<|channel|>commentary to=functions.%s <|constrain|>json<|message|>%s",
 }
 TWO = {
     HERMES: f"{ONE[HERMES]}\n{ONE[HERMES]}",
@@ -121,38 +119,6 @@ def test_reasoning_is_allowed_before_an_enforced_call(marks: Marks) -> None:
     begun = enforced(HERMES, marks, reasons=True)
     assert refused_at(begun, f"x{marks.closing}{call}") is None
     assert refused_at(begun, call) is not None
-
-
-HM = f"{REASONING.opening}hm{REASONING.closing}"
-
-
-@pytest.mark.parametrize(
-    "header",
-    [
-        "<|channel|>commentary to=functions.f2 <|constrain|>json<|message|>",
-        "<|channel|>commentary to=functions.f2<|constrain|>json<|message|>",
-        "<|channel|>commentary to=functions.f2<|message|>",
-        " to=functions.f2<|channel|>commentary json<|message|>",
-        HM + "<|channel|>commentary to=functions.f2 json<|message|>",
-        HM + HM + "<|channel|>commentary to=functions.f2 json<|message|>",
-    ],
-)
-@pytest.mark.parametrize("make", [enforced, late])
-def test_harmony_allows_all_headers_of_a_call(header: str, make: Any) -> None:
-    grammar = make(HARMONY, REASONING)
-    assert refused_at(grammar, header + '{"any": 1}') is None
-    assert refused_at(grammar, header + "[]") == header
-
-
-def test_harmony_allows_json_in_the_final_message_only() -> None:
-    grammar = enforced(HARMONY, REASONING, otherwise={"enum": [1, "a"]})
-    assert refused_at(grammar, HM + FINAL + '"a"') is None
-    assert refused_at(grammar, "<|channel|>final <|constrain|>json<|message|>1") is None
-    assert refused_at(grammar, "1") == ""
-    assert refused_at(grammar, FINAL + "2") == FINAL
-    opened = Reading(HARMONY, NAMES, opened=FINAL)
-    text = answer_grammar(opened, (), TOKENIZER.control_id, otherwise={"enum": [1]})
-    assert refused_at(Grammar.lark(text), "1") is None
 
 
 def test_an_enforced_call_can_have_an_alternative() -> None:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fake_executor import END, tokens_of
-from heddle.text.chat.harmony import FINAL, HARMONY, REASONING
 from heddle.text.constrained.thinking_budget import ThinkingBudget
 from heddle.text.parsing.answer_reader import Marks
 from heddle.text.parsing.reading import Reading
@@ -20,9 +19,6 @@ if TYPE_CHECKING:
 TOKENIZER = LetterTokenizer()
 THINK = Reading(marks=Marks("<think>", "</think>"))
 CONTROL = Reading(marks=Marks("[THINK]", "[/THINK]"))
-HARMONIC = Reading(HARMONY, marks=REASONING)
-HM, NEXT = REASONING
-TWICE = f"{HM}ab{NEXT}{HM}c"
 BEGUN = Reading(marks=Marks("<think>", "</think>"), reasons=True)
 
 
@@ -56,10 +52,6 @@ def generated(grammar: TokenGrammar, wanted: str) -> str:
         (THINK, "<think>ab</think><think>more", "<think>ab</think><think>more"),
         (BEGUN, "abc........Yes.", "abc</think>Yes."),
         (CONTROL, "[THINK]abc.Yes.", "[THINK]abc[/THINK]Yes."),
-        (HARMONIC, f"{HM}abc.ZZZZZZZZZZ{FINAL}Yes.", f"{HM}abc{NEXT}{FINAL}Yes."),
-        (HARMONIC, f"{TWICE}.ZZZZZZZZZZ{FINAL}Yes.", f"{TWICE}{NEXT}{FINAL}Yes."),
-        (HARMONIC, f"{TWICE}{NEXT}{FINAL}Yes, it is.", f"{TWICE}{NEXT}{FINAL}Yes, it is."),
-        (HARMONIC, f"{FINAL}Yes, it is.", f"{FINAL}Yes, it is."),
     ],
 )
 def test_three_tokens_of_reasoning(reading: Reading, wanted: str, output: str) -> None:

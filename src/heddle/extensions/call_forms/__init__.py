@@ -1,10 +1,11 @@
-"""Call forms of families whose calls are neither Hermes', Llama 3's nor harmony."""
+"""Call forms of families whose calls are neither Hermes' nor Llama 3's."""
 
 from heddle.doors import Extension
 
 _FORMS = (
     "deepseek",
     "glm",
+    "harmony",
     "json_list",
     "kimi",
     "lfm2",

@@ -145,7 +145,7 @@ def compose(
     assert model.template is not None, "the template wrote the text"
     dialect = model.template.dialect
     if params.grammar is not None and params.grammar.kind != JSON_SCHEMA:
-        text = dialect.text_opened(text)  # the grammar allows neither marks nor reasoning
+        text = dialect.form.text_opened(text)  # the grammar allows neither marks nor reasoning
     tokens = model.tokenizer.encode_chat(text)
     if chat.before:
         tokens = joined_tokens(chat.before, tokens, model.tokenizer.bos_id)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from heddle.text.parsing.answer_reader import AnswerReader
+    from heddle.text.parsing.answer_reader import AnswerReader, Marks
     from heddle.text.parsing.characters import Steps
 
     Mark: TypeAlias = Callable[[str], str]
@@ -30,6 +30,10 @@ class CallForm(ABC):
     """Marks of calls. If a mark is a control token, the detokenizer must show it in the text."""
     frames: ClassVar[bool] = False
     """Whether the form also marks reasoning and text, so that `read` reads whole answers."""
+    reasoning: ClassVar[Marks | None] = None
+    """Marks of reasoning, of a form that frames answers."""
+    efforts: ClassVar[Mapping[str, str]] = {}
+    """The effort to ask for instead of an effort that the family was not trained on."""
 
     @abstractmethod
     def read(self, source: AnswerReader, names: Collection[str]) -> Steps[None]:
@@ -61,6 +65,14 @@ class CallForm(ABC):
         A form that writes values without their types needs the schemas to read them.
         """
         return self
+
+    def opened(self, prompt: str) -> str:
+        """The header of the message that the prompt leaves open; empty if the answer has it."""
+        return ""
+
+    def text_opened(self, prompt: str) -> str:
+        """The prompt, ending with the marks that come before an answer's text, if there are any."""
+        return prompt
 
     def text_opening(self, mark: Mark) -> str:
         """Lark for what comes before an answer's text; empty if nothing does."""

@@ -7,16 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from heddle.doors import extensions, refer
 from heddle.text.chat.call_forms import HERMES, LLAMA
-from heddle.text.chat.harmony import (
-    CHANNEL,
-    EFFORTS,
-    FINAL,
-    HARMONY,
-    MESSAGE,
-    REASONING,
-    START,
-    opened_header,
-)
 from heddle.text.chat.tool_prompt import written_out
 from heddle.text.parsing.answer_reader import Marks
 from heddle.text.parsing.reading import PLAIN, Reading
@@ -71,10 +61,12 @@ class Dialect:
     @classmethod
     def of(cls, template: str, variables: Collection[str]) -> Dialect:
         """The dialect of a template. `variables` are the names that its source uses."""
-        form = _form_of(template) if "tools" in variables else None
+        form = _form_of(template)
+        if form is not None and not form.frames and "tools" not in variables:
+            form = None
         marks = next((marks for marks in _REASONING if marks.closing in template), None)
-        if all(mark in template for mark in (START, CHANNEL, MESSAGE)):
-            form, marks = HARMONY, REASONING
+        if form is not None and form.frames:
+            marks = form.reasoning
         developer = "developer" if "developer" in template else "system"
         switches = [name for name in _SWITCHES if name in variables]
         asks_effort = EFFORT in variables
@@ -111,10 +103,10 @@ class Dialect:
         """
         names = frozenset(functions or ())
         if self.form.frames:
-            opened = opened_header(prompt)
-            reasons = opened == REASONING.opening
+            opened = self.form.opened(prompt)
+            reasons = self.marks is not None and opened == self.marks.opening
             marks = None if opened and not reasons else self.marks
-            return Reading(self.form, names, marks, reasons, opened)
+            return Reading(self.form.typed(functions or {}), names, marks, reasons, opened)
         reasons = False
         if self.marks is not None:
             opening, closing = self.marks
@@ -134,13 +126,9 @@ class Dialect:
         reasoning = " ".join(self.marks) if self.marks else "no marks"
         return {"calls": form if self.knows_tools else generic + form, "reasoning": reasoning}
 
-    def text_opened(self, prompt: str) -> str:
-        """The prompt, ending with the marks that come before an answer's text, if there are any."""
-        return prompt + FINAL if self.form.frames and not opened_header(prompt) else prompt
-
     def effort(self, asked: str) -> str:
         """The value of the template variable for an effort that a request asks for."""
-        return EFFORTS.get(asked, asked) if self.form is HARMONY else asked
+        return self.form.efforts.get(asked, asked)
 
 
 def _form_of(template: str) -> CallForm | None:

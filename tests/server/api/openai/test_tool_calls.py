@@ -65,7 +65,7 @@ FAMILIES = {
 }
 
 
-OF_EXTENSIONS = ("mistral", "named")
+OF_EXTENSIONS = ("mistral", "named", "harmony")
 
 
 @pytest.fixture(

@@ -62,6 +62,8 @@ class Harmony(CallForm):
 
     marks: ClassVar = (START, CHANNEL, _CONSTRAIN, MESSAGE, *_CLOSINGS)
     frames: ClassVar = True
+    reasoning: ClassVar = REASONING
+    efforts: ClassVar = EFFORTS
 
     def read(self, source: AnswerReader, names: Collection[str]) -> Steps[None]:
         texts = 0
@@ -90,6 +92,13 @@ class Harmony(CallForm):
         channel = f'({mark(CHANNEL)} "commentary")?'
         kind = f'SPACE? ({mark(_CONSTRAIN)}? "json")?'
         return f"{json.dumps(name)} {channel} {kind} {mark(MESSAGE)} {json_lark(schema)}"
+
+    def opened(self, prompt: str) -> str:
+        header, opened, content = prompt.rpartition(_ASSISTANT)[2].partition(MESSAGE)
+        return header + opened if opened and not any(end in content for end in _CLOSINGS) else ""
+
+    def text_opened(self, prompt: str) -> str:
+        return prompt if self.opened(prompt) else prompt + FINAL
 
     def text_opening(self, mark: Mark) -> str:
         kind = f'SPACE? ({mark(_CONSTRAIN)}? "json")?'
@@ -189,13 +198,9 @@ class Harmony(CallForm):
         return True
 
 
-HARMONY = Harmony()
-
-
-def opened_header(prompt: str) -> str:
-    """The header of the message that the prompt leaves open; empty if the answer has the header."""
-    header, opened, content = prompt.rpartition(_ASSISTANT)[2].partition(MESSAGE)
-    return header + opened if opened and not any(end in content for end in _CLOSINGS) else ""
+def form_of(template: str) -> CallForm | None:
+    """The form, if `template` writes it."""
+    return Harmony() if all(mark in template for mark in (START, CHANNEL, MESSAGE)) else None
 
 
 def _may_be_header(text: str) -> bool:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import templates
-from heddle.text.chat.harmony import HARMONY, REASONING, opened_header
+from heddle.extensions.call_forms.harmony import REASONING, Harmony
 from heddle.text.chat.template import ChatTemplate
 from heddle.text.parsing.parts import (
     Call,
@@ -23,8 +23,9 @@ from heddle.text.parsing.parts import (
 )
 from heddle.text.parsing.reading import Reading
 
+FORM = Harmony()
 NAMES = frozenset({"f", "get_weather"})
-READING = Reading(HARMONY, NAMES, REASONING)
+READING = Reading(FORM, NAMES, REASONING)
 THOUGHT = "<|channel|>analysis<|message|>hm<|end|><|start|>assistant"
 FINAL = "<|channel|>final<|message|>"
 CALL = "<|channel|>commentary to=functions.f <|constrain|>json<|message|>"
@@ -109,7 +110,7 @@ def test_a_truncated_answer_shows_no_partial_header(text: str, expected: ParsedA
 
 def test_a_request_without_functions_has_no_calls() -> None:
     text = f"{THOUGHT}{CALL}{{}}<|call|>"
-    assert Reading(HARMONY, marks=REASONING).read(text) == ParsedAnswer("{}", "hm")
+    assert Reading(FORM, marks=REASONING).read(text) == ParsedAnswer("{}", "hm")
 
 
 def test_parts_are_returned_as_soon_as_they_are_known() -> None:
@@ -133,7 +134,7 @@ def test_parts_are_returned_as_soon_as_they_are_known() -> None:
 
 PIECES = st.sampled_from(
     [
-        *HARMONY.marks,
+        *FORM.marks,
         *("assistant", "analysis", "final", "commentary", " to=functions.", "f", " ", "json"),
         *(THOUGHT, FINAL, CALL, "<|start|>assistant", '{"a": "<|end|>"}', "<|", "\n", "yes"),
     ]
@@ -145,7 +146,7 @@ PIECES = st.sampled_from(
 def test_parts_do_not_depend_on_how_the_text_is_cut(
     opened: str, pieces: list[str], cut: bool, data: st.DataObject
 ) -> None:
-    reading, text = Reading(HARMONY, NAMES, REASONING, opened=opened), "".join(pieces)
+    reading, text = Reading(FORM, NAMES, REASONING, opened=opened), "".join(pieces)
     expected = reading.read(text, cut=cut)
     places = sorted(data.draw(st.sets(st.integers(0, len(text)), max_size=8)))
     ends = zip([0, *places], [*places, len(text)], strict=True)
@@ -175,13 +176,13 @@ def test_text_without_marks_stays_text(text: str) -> None:
     ],
 )
 def test_the_prompt_can_open_a_message(prompt: str, header: str) -> None:
-    assert opened_header(prompt) == header
+    assert FORM.opened(prompt) == header
     dialect = template().dialect
-    assert dialect.form is HARMONY
+    assert dialect.form == FORM
     reading = dialect.reading(prompt, {name: {} for name in NAMES})
     assert (reading.opened, reading.reasons) == (header, header == REASONING.opening)
     assert (reading.marks is None) == (header == FINAL)
-    assert dialect.text_opened(prompt) == (prompt if header else prompt + FINAL)
+    assert dialect.form.text_opened(prompt) == (prompt if header else prompt + FINAL)
 
 
 def test_an_answer_goes_on_in_the_message_that_the_prompt_opens() -> None:
@@ -227,7 +228,7 @@ def test_each_result_follows_its_call() -> None:
 
 def test_reasoning_is_given_to_the_template_as_thinking() -> None:
     said = {"role": "assistant", "content": "Yes.", "reasoning_content": "Hm."}
-    assert HARMONY.history([said]) == [{"role": "assistant", "content": "Yes.", "thinking": "Hm."}]
+    assert FORM.history([said]) == [{"role": "assistant", "content": "Yes.", "thinking": "Hm."}]
 
 
 def test_all_system_messages_reach_the_template() -> None:
@@ -236,7 +237,7 @@ def test_all_system_messages_reach_the_template() -> None:
         {"role": "user", "content": "Hi"},
         {"role": "developer", "content": "Be kind."},
     ]
-    assert HARMONY.history(messages) == [
+    assert FORM.history(messages) == [
         {"role": "system", "content": "Be brief.\n\nBe kind."},
         {"role": "user", "content": "Hi"},
     ]
