@@ -99,6 +99,7 @@ def ask(server: Talking, **fields: Any) -> Any:
 def answered(completion: Any) -> ParsedAnswer:
     message = completion.choices[0].message
     calls = message.tool_calls or ()
+    assert getattr(message, "reasoning", None) == getattr(message, "reasoning_content", None)
     return ParsedAnswer(
         message.content or "",
         getattr(message, "reasoning_content", None) or "",
@@ -113,6 +114,7 @@ def streamed(chunks: Any) -> ParsedAnswer:
         delta = chunk.choices[0].delta
         content += delta.content or ""
         reasoning += getattr(delta, "reasoning_content", None) or ""
+        assert getattr(delta, "reasoning", None) == getattr(delta, "reasoning_content", None)
         for call in delta.tool_calls or ():
             if call.index == len(calls):
                 calls.append([call.function.name, ""])

@@ -100,7 +100,8 @@ def test_a_chat_has_the_budget_of_thinking() -> None:
         thinking = {"type": "enabled", "budget_tokens": 4}
         answer = server.post("/v1/chat/completions", {"messages": ASKED, "thinking": thinking})
         assert HEADER not in answer.headers
-        assert answer.json()["choices"][0]["message"]["reasoning_content"] == "Long"
+        message = answer.json()["choices"][0]["message"]
+        assert message["reasoning_content"] == message["reasoning"] == "Long"
 
 
 def test_limits_that_differ_are_an_error(asking: Talking) -> None:

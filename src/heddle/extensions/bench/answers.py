@@ -128,7 +128,8 @@ def _text(choice: dict[str, Any]) -> str:
     if "text" in choice:
         return choice["text"] or ""
     message = choice.get("delta") or choice.get("message") or {}
-    return (message.get("reasoning_content") or "") + (message.get("content") or "")
+    reasoning = message.get("reasoning_content") or message.get("reasoning") or ""
+    return reasoning + (message.get("content") or "")
 
 
 def _events(server: Server, response: Response) -> Iterator[tuple[float, dict[str, Any]]]:

@@ -210,7 +210,7 @@ class ChatWriter(_CompletionsWriter):
         found = parsed_answer(parts)
         message: Json = {"role": "assistant", "content": found.text, "refusal": None}
         if found.reasoning:
-            message["reasoning_content"] = found.reasoning
+            message |= _reasoning(found.reasoning)
         if found.calls:
             self._called.add(index)
             message["content"] = found.text or None
@@ -264,12 +264,17 @@ def _delta(part: Part | None) -> Json:
         case Text(text):
             return {"content": text}
         case Reasoning(text):
-            return {"reasoning_content": text}
+            return _reasoning(text)
         case CallStart(place, name):
             return {"tool_calls": [{"index": place} | _call(name, "")]}
         case CallArguments(place, text):
             return {"tool_calls": [{"index": place, "function": {"arguments": text}}]}
     return {}
+
+
+def _reasoning(text: str) -> Json:
+    """Reasoning under both of its names. vLLM writes the newer one, most servers the other."""
+    return {"reasoning": text, "reasoning_content": text}
 
 
 def _call(name: str, arguments: str) -> Json:
