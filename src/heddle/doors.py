@@ -65,6 +65,8 @@ class Extension:
             before Heddle looks itself.
         quantisations: values of :class:`heddle.weights.huggingface.quantised.Quantisation`, by the
             `quant_method` that config.json of a folder names.
+        tokenizers: values of :class:`heddle.weights.tokenizer_kind.TokenizerKind`, by the
+            `tokenizer.ggml.model` of a GGUF file or the `model.type` of a tokenizer.json.
         devices: devices by name.
         apis: values of :class:`heddle.server.generate.api.Api`.
         fields: rows of request fields (`heddle.server.generate.vendor_fields.row.Row`), by the
@@ -105,6 +107,7 @@ class Extension:
     families: Sequence[str] = ()
     call_forms: Sequence[str] = ()
     quantisations: Mapping[str, str] = field(default_factory=dict)
+    tokenizers: Mapping[str, str] = field(default_factory=dict)
     devices: Mapping[str, Device] = field(default_factory=dict)
     apis: Sequence[str] = ()
     fields: Mapping[str, str] = field(default_factory=dict)

@@ -104,7 +104,8 @@ class TokenizerSpec:
     """The description of a tokenizer. Except `merges`, its lists have one entry for each token id.
 
     Attributes:
-        algorithm: "bpe" (byte-level byte pairs) or "sentencepiece".
+        algorithm: "bpe" (byte-level byte pairs), "sentencepiece", or the name of a
+            :class:`heddle.weights.tokenizer_kind.TokenizerKind`.
         pieces: each token's text as stored.
         types: numbers of :class:`heddle.text.tokenizer.vocabulary.TokenType`; None if the files do
             not say.
@@ -118,6 +119,8 @@ class TokenizerSpec:
             merges say.
         end_ids: more ids that end a generation.
         text_end: id of the token that ends texts where `add_eos`; None: EOS.
+        between: ids between the two texts of a pair.
+        pipeline: what a kind of an extension needs to know beside the other attributes.
         roles: ids of tokens that the files name for a role: bos, eos, eot, eom, fim_prefix,
             fim_suffix, fim_middle, fim_pad, fim_repository, fim_separator.
         add_bos: whether texts begin with BOS; None if the files do not say.
@@ -141,6 +144,8 @@ class TokenizerSpec:
     whole_words: bool = False
     end_ids: tuple[int, ...] = ()
     text_end: int | None = None
+    between: tuple[int, ...] = ()
+    pipeline: str = ""
 
     def fail(self, name: str, problem: str) -> NoReturn:
         """Raise the error of a wrong attribute, or of one that contradicts another."""

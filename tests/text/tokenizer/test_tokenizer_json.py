@@ -206,7 +206,7 @@ def split_at(pattern: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("change", "model", "error", "problem"),
     [
-        ({}, {"type": "Unigram"}, UnsupportedModelError, "model.type 'Unigram'"),
+        ({}, {"type": "WordLevel"}, UnsupportedModelError, "model.type 'WordLevel'"),
         ({}, {"vocab": []}, ModelFileError, "model.vocab must map pieces"),
         ({}, {"vocab": {"a": -1}}, ModelFileError, "maps 'a' to -1"),
         ({}, {"merges": None}, ModelFileError, "model.merges must be a list"),

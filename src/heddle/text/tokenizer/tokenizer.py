@@ -23,6 +23,7 @@ from heddle.text.tokenizer.sequences import find_breakers, spell
 from heddle.text.tokenizer.special import SpecialTokens
 from heddle.text.tokenizer.vocabulary import FillIn, TokenType, Vocabulary
 from heddle.token_rules import TokenPieces
+from heddle.weights.tokenizer_kind import kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -63,6 +64,7 @@ class Tokenizer:
         add_bos: bool,
         add_eos: bool,
         text_end: int | None,
+        between: Sequence[int] = (),
         add_space_prefix: bool,
     ) -> None:
         """See :meth:`of`. `piece_bytes` are the bytes each token adds to a text."""
@@ -73,6 +75,7 @@ class Tokenizer:
         self._prefix_ids = [self.bos_id] if add_bos and self.bos_id is not None else []
         end = self.eos_id if text_end is None else text_end
         self._suffix_ids = [end] if add_eos and end is not None else []
+        self._between = between or self._suffix_ids
         self._space_prefix = " " if add_space_prefix else ""
         self._pieces = vocabulary.pieces
         self._bytes = piece_bytes
@@ -101,7 +104,10 @@ class Tokenizer:
         """
         vocabulary = Vocabulary.of(spec)
         encoder: Encoder
-        if spec.algorithm == "bpe":
+        if kind := kind_of(spec.algorithm):
+            add_bos, add_space_prefix = False, False
+            encoder, piece_bytes = kind.build(vocabulary, spec)
+        elif spec.algorithm == "bpe":
             words = pre_tokenizer_of(spec)
             add_bos, add_space_prefix = words.add_bos, False
             encoder = bpe.ByteLevelEncoder(vocabulary, spec, words)
@@ -125,6 +131,7 @@ class Tokenizer:
             add_bos=add_bos,
             add_eos=add_eos,
             text_end=spec.text_end,
+            between=spec.between,
             add_space_prefix=add_space_prefix,
         )
 
@@ -172,6 +179,15 @@ class Tokenizer:
                 ids.append(part)
                 after_special = True
         return ids + self._suffix_ids if add_special else ids
+
+    def encode_pair(self, first: str, second: str) -> list[int]:
+        """Ids of two texts in one sequence, for models that compare texts.
+
+        Control tokens in the texts are encoded as plain text.
+        """
+        plain = partial(self.encode, add_special=False, parse_special=False)
+        head = [*self._prefix_ids, *plain(first), *self._between]
+        return [*head, *plain(second), *self._suffix_ids]
 
     def encode_chat(self, text: str) -> list[int]:
         """Ids of a rendered chat template.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from heddle.errors import ModelFileError, UnsupportedModelError
 from heddle.weights.checkpoint import TokenizerSpec
+from heddle.weights.tokenizer_kind import kind_of, kinds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -58,19 +59,21 @@ def read_tokenizer(metadata: Mapping[str, object]) -> TokenizerSpec:
     model = source.text("model")
     if model is None:
         raise _missing("model")
-    if model not in ALGORITHMS:
+    kind = kind_of(model)
+    if model not in ALGORITHMS and kind is None:
+        known = ", ".join([*ALGORITHMS, *kinds()])
         raise UnsupportedModelError(
-            f"tokenizer model {model!r} is not supported; supported: {', '.join(ALGORITHMS)}",
+            f"tokenizer model {model!r} is not supported; supported: {known}",
             param=f"{PREFIX}model",
         )
     scores = source.numbers("scores") if model == "llama" else []
     if scores is None:
         raise _missing("scores")
-    return TokenizerSpec(
-        algorithm=ALGORITHMS[model],
+    spec = TokenizerSpec(
+        algorithm=ALGORITHMS.get(model, model),
         pieces=source.strings("tokens"),
         types=source.integers("token_type"),
-        merges=[] if model == "llama" else source.strings("merges"),
+        merges=[] if kind is not None or model == "llama" else source.strings("merges"),
         scores=scores,
         pre_tokenizer=source.text("pre"),
         roles=_roles(source),
@@ -79,6 +82,7 @@ def read_tokenizer(metadata: Mapping[str, object]) -> TokenizerSpec:
         add_space_prefix=False if model == "gemma4" else source.flag("add_space_prefix"),
         label=_label,
     )
+    return spec if kind is None else kind.read(spec, metadata)
 
 
 def _label(name: str) -> str:

@@ -2,18 +2,20 @@
 
 The file describes a pipeline of the `tokenizers` library: a normalizer, a pre-tokenizer, a model, a
 post-processor. This module reads the two kinds of pipelines that language models have: byte-level
-BPE, and SentencePiece's BPE with byte fallback. It refuses all others, and the error names what is
-not supported.
+BPE, and SentencePiece's BPE with byte fallback. Extensions read other kinds. It refuses the rest,
+and the error names what is not supported.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from heddle.errors import ModelFileError, UnsupportedModelError
 from heddle.weights.checkpoint import TokenizerSpec
 from heddle.weights.huggingface import generation
 from heddle.weights.huggingface.json_files import read_json, read_optional_json
+from heddle.weights.tokenizer_kind import kind_of, kinds
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -66,6 +68,45 @@ def _list(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
+@dataclass(frozen=True, slots=True)
+class _Template:
+    """What a post-processor adds to texts.
+
+    Attributes:
+        begins: whether a token comes before a text.
+        ends: whether a token comes after it. Qwen3-Embedding ends texts with another one than EOS.
+        begin: id of the token before it, if the file says it.
+        end: id of the token after it, if the file says it.
+        between: ids between two texts.
+    """
+
+    begins: bool = False
+    ends: bool = False
+    begin: int | None = None
+    end: int | None = None
+    between: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, step: dict[str, Any]) -> _Template:
+        """The template of a step `TemplateProcessing`."""
+        single, pair = (
+            [_object(part) for part in _list(step.get(name))] for name in ("single", "pair")
+        )
+        if not single:
+            return cls()
+        begins, ends = ("SpecialToken" in single[place] for place in (0, -1))
+        first, last = (cls._ids_of(step, single[place]) for place in (0, -1))
+        texts = [place for place, part in enumerate(pair) if "Sequence" in part]
+        inside = pair[texts[0] + 1 : texts[1]] if len(texts) == 2 else []
+        between = tuple(id for part in inside for id in cls._ids_of(step, part))
+        return cls(begins, ends, first[0] if first else None, last[-1] if last else None, between)
+
+    @staticmethod
+    def _ids_of(step: dict[str, Any], part: dict[str, Any]) -> list[int]:
+        named = str(_object(part.get("SpecialToken")).get("id"))
+        return _ids(_object(_object(step.get("special_tokens")).get(named)).get("ids"))
+
+
 class _Reader:
     def __init__(self, folder: Path, config: Config) -> None:
         self._pipeline = read_json(folder / _FILE)
@@ -75,27 +116,37 @@ class _Reader:
         self._model = _object(self._pipeline.get("model"))
 
     def spec(self) -> TokenizerSpec:
-        if self._model.get("type", "BPE") != "BPE":
-            self._refuse("model.type", self._model.get("type"), "BPE")
-        pieces, types = self._vocabulary()
+        name = self._model.get("type", "BPE")
+        kind = kind_of(name)
+        if kind is not None:
+            return kind.read(self._spec(name, byte_level=False), self._pipeline)
+        if name != "BPE":
+            self._refuse("model.type", name, ", ".join(["BPE", *kinds()]))
         byte_level = not self._model.get("byte_fallback")
+        spec = self._spec("bpe" if byte_level else "sentencepiece", byte_level=byte_level)
+        return replace(spec, merges=self._merges())
+
+    def _spec(self, algorithm: str, *, byte_level: bool) -> TokenizerSpec:
+        """The spec without what particular kinds have."""
+        pieces, types = self._vocabulary()
         try:
             steps = self._pipeline.get("pre_tokenizer") if byte_level else None
             patterns = tuple(self._patterns(steps))
         except RecursionError:
             self._fail("pre_tokenizer", "is nested too deeply")
-        begins, ends, text_end = self._adds_bos_eos()
+        template = self._template()
         return TokenizerSpec(
-            algorithm="bpe" if byte_level else "sentencepiece",
+            algorithm=algorithm,
             pieces=pieces,
             types=types,
-            merges=self._merges(),
+            merges=[],
             scores=[],
             pre_tokenizer=None,
-            roles=self._roles(pieces),
-            add_bos=begins,
-            add_eos=ends,
-            text_end=text_end,
+            roles=self._roles(pieces) | ({} if template.begin is None else {"bos": template.begin}),
+            add_bos=template.begins,
+            add_eos=template.ends,
+            text_end=template.end,
+            between=template.between,
             add_space_prefix=False if byte_level else self._adds_space(),
             label=lambda name: f"{_FILE}: {name}",
             patterns=patterns,
@@ -116,6 +167,9 @@ class _Reader:
     def _vocabulary(self) -> tuple[list[str], list[int]]:
         """Pieces and their types, one of each for each id that the model may sample."""
         vocabulary = self._model.get("vocab")
+        if isinstance(vocabulary, list):  # of pieces with scores
+            scored = (one[0] for one in vocabulary if isinstance(one, list) and one)
+            vocabulary = {str(piece): id for id, piece in enumerate(scored)}
         if not isinstance(vocabulary, dict) or not vocabulary:
             self._fail("model.vocab", "must map pieces to ids")
         tokens = [_object(token) for token in _list(self._pipeline.get("added_tokens"))]
@@ -176,23 +230,18 @@ class _Reader:
                 roles |= {role: ids[0]} if ids else {}
         return roles
 
-    def _adds_bos_eos(self) -> tuple[bool, bool, int | None]:
-        """Whether the tokenizer adds BOS before a text and an end after it; the id of the end.
-
-        Qwen3-Embedding ends texts with another token than EOS.
-        """
-        step = self._pipeline.get("post_processor")
-        for one in map(_object, _list(_object(step).get("processors")) or [step]):
+    def _template(self) -> _Template:
+        """The special tokens that the post-processor puts around one text and between two."""
+        step = _object(self._pipeline.get("post_processor"))
+        for one in map(_object, _list(step.get("processors")) or [step]):
             if one.get("type") == "TemplateProcessing":
-                single = [_object(part) for part in _list(one.get("single"))]
-                if not single:
-                    return False, False, None
-                end = _object(single[-1].get("SpecialToken")).get("id")
-                known = _object(_object(one.get("special_tokens")).get(str(end)))
-                ids = _ids(known.get("ids"))
-                begins, ends = ("SpecialToken" in single[place] for place in (0, -1))
-                return begins, ends, ids[-1] if ids else None
-        return False, False, None
+                return _Template.of(one)
+            if one.get("type") in ("BertProcessing", "RobertaProcessing"):
+                begin, end = (_ids(_list(one.get(key))[-1:]) for key in ("cls", "sep"))
+                if begin and end:
+                    twice = 2 if one["type"] == "RobertaProcessing" else 1
+                    return _Template(True, True, begin[0], end[0], (end[0],) * twice)
+        return _Template()
 
     # --- text to words ---------------------------------------------------------------------------
 
