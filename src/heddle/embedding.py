@@ -18,12 +18,13 @@ class Pooling(Enum):
     """The last hidden states of a text from which its embedding is computed."""
 
     MEAN = "mean"
+    CLS = "cls"  # the state of the first token, which in an encoder sees all others
     LAST = "last"
     NONE = "none"  # no pooling: a vector for each token
 
 
-EVERY_STATE = (Pooling.MEAN, Pooling.NONE)
-"""The poolings that read the states of all tokens, so that a prefix hit does not help."""
+EVERY_STATE = (Pooling.MEAN, Pooling.CLS, Pooling.NONE)
+"""The poolings that read the state of the first token, so that a prefix hit does not help."""
 
 MAX_TOKEN_NUMBERS = 2**22
 """Most numbers of the vectors of one text's tokens: 16 MiB, and some 90 MB of JSON."""
@@ -34,10 +35,10 @@ class EmbeddingParams:
     """Parameters of a request for an embedding.
 
     Attributes:
-        pooling: MEAN, the mean of the last hidden states of all tokens, or LAST, the state of the
-            last token, which in a causal model is the only token that sees all others, or NONE, the
-            states of all tokens. The strings "mean", "last" and "none" are accepted too. None: the
-            engine's setting.
+        pooling: MEAN, the mean of the last hidden states of all tokens, or CLS, the state of the
+            first token, or LAST, the state of the last token, which in a causal model is the only
+            token that sees all others, or NONE, the states of all tokens. The strings "mean",
+            "cls", "last" and "none" are accepted too. None: the engine's setting.
         cache_salt: as in :class:`SamplingParams`. Only LAST can use a cached prefix, because the
             cache keeps no hidden states.
         prompt_name: name of a text that the model's files give for inputs, such as "query"; the
@@ -64,7 +65,7 @@ class EmbeddingParams:
 def _pooling(given: object) -> Pooling | None:
     known: dict[object, Pooling] = {pooling.value: pooling for pooling in Pooling}
     pooling = given if isinstance(given, Pooling) else known.get(given)
-    check(given is None or pooling is not None, "pooling", given, "mean, last or none")
+    check(given is None or pooling is not None, "pooling", given, "mean, cls, last or none")
     return pooling
 
 

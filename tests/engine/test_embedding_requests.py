@@ -57,10 +57,10 @@ def test_pooling_covers_all_chunks(
 def test_only_last_pooling_takes_prefix_hits(engine: Engine) -> None:
     cached = [
         engine.embed(PROMPT, EmbeddingParams(pooling)).usage.cached_tokens
-        for kind in (Pooling.MEAN, Pooling.NONE, Pooling.LAST)
+        for kind in (Pooling.MEAN, Pooling.CLS, Pooling.NONE, Pooling.LAST)
         for pooling in (kind, kind)
     ]
-    assert cached == [0, 0, 0, 0, 99, 99]
+    assert cached == [0, 0, 0, 0, 0, 0, 99, 99]
     assert engine.complete(PROMPT, SamplingParams(max_tokens=1)).usage.cached_tokens == 99
 
 
@@ -130,9 +130,9 @@ def test_a_batch_of_any_length_comes_back_in_order() -> None:
         assert llm.embed("aab", pooling="last").tolist() == [embedding([2]).tolist()]
         assert llm.embed([[1, 2], "ab"]).tolist() == [embedding([1, 2]).tolist()] * 2
         assert llm.embed([]).shape == (0, 2)
-        with pytest.raises(InvalidRequestError, match="must be mean, last or none, got 'max'"):
+        with pytest.raises(InvalidRequestError, match="must be mean, cls, last or none, got 'max'"):
             llm.embed("a", pooling="max")
-        with pytest.raises(UnsupportedParameterError, match="Set pooling to mean or last"):
+        with pytest.raises(UnsupportedParameterError, match="Set pooling to mean, cls or last"):
             llm.embed("a", pooling="none")
 
 

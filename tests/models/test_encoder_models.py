@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 every_model = pytest.mark.parametrize("model", MODELS, ids=str)
 OTHERS = [TOKENS[::-1], TOKENS[:7], [5], TOKENS[3:40]]
 CONFIG = EngineConfig(slots=3, threads=2, context=48)
+POOLINGS = ("mean", "cls", "last")
 
 
 def stored(model: TinyEmbeddingGemma, form: str, folder: Path) -> str:
@@ -65,8 +66,8 @@ def engine(tmp_path: Path) -> Engine:
 
 
 def test_a_text_leaves_nothing_for_others(engine: Engine) -> None:
-    usages = [engine.embed(TOKENS, EmbeddingParams(pooling)).usage for pooling in ("mean", "last")]  # type: ignore[arg-type]
-    assert [usage.cached_tokens for usage in usages] == [0, 0]
+    usages = [engine.embed(TOKENS, EmbeddingParams(pooling)).usage for pooling in POOLINGS]  # type: ignore[arg-type]
+    assert [usage.cached_tokens for usage in usages] == [0, 0, 0]
     assert engine.snapshot().prefix_cache.nodes == 0
     engine.close()
 
@@ -140,7 +141,7 @@ def test_both_sides_are_refused_where_a_family_sees_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "content", "problem"),
     [
-        ("1_Pooling", {"pooling_mode_cls_token": True}, "pooling pooling_mode_cls_token is not"),
+        ("1_Pooling", {"pooling_mode_max_tokens": True}, "pooling pooling_mode_max_tokens is not"),
         ("1_Pooling", {"pooling_mode": "max"}, "pooling max is not supported"),
         ("1_Pooling", {}, "pooling none is not supported"),
         ("2_Dense", {"activation_function": "torch.nn.Tanh"}, "'torch.nn.Tanh' is not supported"),
@@ -176,13 +177,13 @@ def test_dense_layers_are_refused_where_a_family_has_none(tmp_path: Path) -> Non
     assert "2 dense layers after the last norm are not supported" in refused(folder)
 
 
-@pytest.mark.parametrize(("number", "name"), [(2, "'first'"), (7, "7")])
+@pytest.mark.parametrize(("number", "name"), [(5, "5"), (7, "7")])
 def test_a_pooling_that_is_not_supported_is_refused(number: int, name: str, tmp_path: Path) -> None:
     model = replace(MODELS[0], pooling_type=number)
     path = model.write(tmp_path / "tiny.gguf")
     with pytest.raises(
         UnsupportedModelError,
-        match=rf"gemma-embedding.pooling_type: pooling {name} is not supported; supported: mean",
+        match=rf"gemma-embedding.pooling_type: pooling {name} is not supported; supported: mean,",
     ):
         Engine.load(path, CONFIG)
     with Engine.load(path, replace(CONFIG, pooling="mean")) as engine:
@@ -191,9 +192,11 @@ def test_a_pooling_that_is_not_supported_is_refused(number: int, name: str, tmp_
         )
 
 
-def test_pooling_is_the_folders(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("mode", "pooling"), [("lasttoken", "last"), ("cls_token", "cls")])
+def test_pooling_is_the_folders(mode: str, pooling: str, tmp_path: Path) -> None:
     folder = MODELS[0].write_folder(tmp_path / "tiny")
-    write_json(folder / "1_Pooling" / "config.json", {"pooling_mode_lasttoken": True})
+    write_json(folder / "1_Pooling" / "config.json", {f"pooling_mode_{mode}": True})
     with Engine.load(str(folder), CONFIG) as engine:
-        last = EmbeddingParams("last")  # type: ignore[arg-type]
-        assert engine.embed(TOKENS).vector == engine.embed(TOKENS, last).vector
+        vectors = [engine.embed(TOKENS, EmbeddingParams(Pooling(one))).vector for one in POOLINGS]
+        assert engine.embed(TOKENS).vector == vectors[POOLINGS.index(pooling)]
+        assert len(set(map(tuple, vectors))) == len(POOLINGS)

@@ -36,13 +36,15 @@ if TYPE_CHECKING:
 prompts = st.lists(st.integers(1, 31), min_size=1, max_size=8) | st.integers(1, 120).map(
     lambda length: [7] * length
 )
-wishes = st.sampled_from(["text", "text", "text", "scored text", "scores", "mean", "last", "none"])
+wishes = st.sampled_from(
+    ["text", "text", "text", "scored text", "scores", "mean", "cls", "last", "none"]
+)
 """What a request asks for: text, log probabilities of its prompt, an embedding."""
 
 
 def asked(wish: str, seed: int, *, ignore_eos: bool, **fields: Any) -> Any:
     """The parameters of a request."""
-    if wish in {"mean", "last", "none"}:
+    if wish in {"mean", "cls", "last", "none"}:
         priority = fields.get("priority", 0)
         return EmbeddingParams(Pooling(wish), fields.get("cache_salt"), priority=priority)
     if wish == "scores":

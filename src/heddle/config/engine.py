@@ -193,9 +193,9 @@ class EngineConfig(HubConfig, Extended):
     pooling: str = setting(
         "auto",
         "requests",
-        "default pooling of embeddings: mean of all tokens, last token, none = a vector for each"
-        " token, or auto = the pooling that the model's file names, else mean",
-        choices=("auto", "mean", "last", "none"),
+        "default pooling of embeddings: mean of all tokens, cls = first token, last token, none = a"
+        " vector for each token, or auto = the pooling that the model's file names, else mean",
+        choices=("auto", "mean", "cls", "last", "none"),
     )
     generation_config: str = setting(
         "auto",

@@ -107,9 +107,9 @@ class LLM(Closing):
 
         Args:
             prompts: texts or lists of token ids, any number of them, or one text.
-            pooling: "mean" of the last hidden states of all tokens, or "last": the last hidden
-                state of the last token. None: the engine's setting. :meth:`Engine.embed` takes
-                "none", too.
+            pooling: "mean" of the last hidden states of all tokens, "cls": that of the first token,
+                or "last": that of the last token. None: the engine's setting. :meth:`Engine.embed`
+                takes "none", too.
             prompt_name: name of a text of the model's files that goes before each prompt, such as
                 "query". None: the files' default, mostly no text.
             progress: as for :meth:`generate`.

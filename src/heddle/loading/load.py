@@ -113,6 +113,8 @@ def _load(
         checkpoint.prompts,
         checkpoint.default_prompt,
         reranker,
+        tuple(checkpoint.hyperparameters.get("labels", ())),  # type: ignore[arg-type]
+        str(checkpoint.hyperparameters.get("problem_type", "")),
     )
 
 
@@ -132,12 +134,14 @@ def same_vocabulary(one: Tokenizer, other: Tokenizer) -> bool:
 def _pooling(config: EngineConfig, checkpoint: Checkpoint) -> Pooling | None:
     """The pooling from the settings, else from the checkpoint, else the mean.
 
-    None for a model that was trained to rank documents.
+    None for a model that was trained to rank documents. A classifier has one of its own.
 
     Raises:
         UnsupportedModelError: the checkpoint names another pooling, and the settings name none.
     """
     read = checkpoint.hyperparameters
+    if read.get("labels"):
+        return Pooling.CLS
     named = read.get("pooling", "mean") if config.pooling == "auto" else config.pooling
     if named == "rank":
         return None
@@ -146,8 +150,8 @@ def _pooling(config: EngineConfig, checkpoint: Checkpoint) -> Pooling | None:
     except ValueError:
         label = read.label("pooling")
         raise UnsupportedModelError(
-            f"{label}: pooling {named!r} is not supported; supported: mean, last, rank. Set pooling"
-            " (--pooling) to mean or last to use this model nevertheless",
+            f"{label}: pooling {named!r} is not supported; supported: mean, cls, last, rank. Set"
+            " pooling (--pooling) to mean, cls or last to use this model nevertheless",
             param=label,
         ) from None
 

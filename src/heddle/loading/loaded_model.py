@@ -67,6 +67,9 @@ class LoadedModel:
         prompts: texts that go before inputs of embeddings, by name.
         default_prompt: the text that goes before inputs without a named prompt.
         reranker: scores documents; None if the model cannot.
+        labels: names of a classifier's classes, whose logits are the vector of a text; empty: the
+            model is no classifier. A cross-encoder has one.
+        problem_type: what these logits mean, in the words of `transformers`; may be empty.
     """
 
     info: ModelInfo
@@ -79,6 +82,8 @@ class LoadedModel:
     prompts: Mapping[str, str] = field(default_factory=dict)
     default_prompt: str = ""
     reranker: Reranker | None = None
+    labels: tuple[str, ...] = ()
+    problem_type: str = ""
 
     def sampling_params(self, **given: Any) -> SamplingParams:
         """Sampling parameters: the values in `given`, else the model's defaults.
@@ -107,7 +112,8 @@ class LoadedModel:
         if self.embeds_tokens(params):
             raise UnsupportedParameterError(
                 "pooling none gives a vector for each token, and this call returns one for each"
-                " text. Set pooling to mean or last, or use the route /embedding or Engine.embed",
+                " text. Set pooling to mean, cls or last, or use the route /embedding or"
+                " Engine.embed",
                 param="pooling",
             )
 

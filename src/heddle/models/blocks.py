@@ -277,6 +277,8 @@ class NormPlacement(Enum):
     """x + norm(part(norm(x))): Gemma 2 and 3, GLM-4."""
     AFTER = "after"
     """x + norm(part(x)): OLMo 2 and 3."""
+    SUM = "sum"
+    """norm(x + part(x)): BERT, and the first transformers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,7 +325,7 @@ class Layer:
     def load(self, loader: Loader[W], name: str) -> LayerWeights[W]:
         """Claim the tensors under `name`."""
         mixer, mlp = self.mixer, self.mlp
-        before = self.norms is not NormPlacement.AFTER
+        before = self.norms not in (NormPlacement.AFTER, NormPlacement.SUM)
         after = self.norms is not NormPlacement.BEFORE
         both = mixer is not None and mlp is not None
         second = before and not (self.parallel and not loader.has(f"{name}.mlp_norm"))
@@ -366,7 +368,9 @@ class Layer:
         return x if weights is None else apply_norm(ops, weights, x, self.norm_eps)
 
     def _add(self, ops: Ops[A, W], x: A, part: A, norm: W | LayerNormWeights[W] | None) -> A:
-        """x plus the result of a part, normed and scaled."""
+        """x plus the result of a part, normed and scaled; or the sum normed."""
+        if self.norms is NormPlacement.SUM:
+            return self._norm(ops, ops.add(x, part), norm)
         part = self._norm(ops, part, norm)
         if self.residual_scale != 1.0:
             part = ops.scale(part, self.residual_scale)

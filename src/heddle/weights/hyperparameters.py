@@ -105,7 +105,14 @@ HYPERPARAMETERS = {
     "causal": "whether tokens see no later tokens; if not, the model is an encoder",
     "dense.0.width": "width of the result of the first dense layer of embeddings",
     "dense.1.width": "width of the result of the second one",
-    "pooling": "how an embedding is computed: mean, first, last; rank: scores of documents",
+    "pooling": "how an embedding is computed: mean, cls, last; rank: scores of documents",
+    "segments": "rows of the table of segments of a sequence, such as a question and its answer",
+    "separator": "token id that ends a segment",
+    "first_position": "row of the table of positions that the first token takes",
+    "labels": "names of a classifier's classes; absent: the model is no classifier",
+    "problem_type": "what a classifier's logits mean, in the words of `transformers`",
+    "classifier_activation": "activation between a classifier's two matrices",
+    "classifier_mean": "whether a classifier reads the mean of all tokens, not the first one",
 }
 """Canonical names and meanings of hyperparameters. A reader gives those that its files have."""
 

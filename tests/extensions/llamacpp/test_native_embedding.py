@@ -93,7 +93,7 @@ def test_a_route_with_a_vector_for_each_text_refuses_those_of_tokens(
 ) -> None:
     answer = serve(pooling="none").post(path, body)
     assert answer.status_code == 400
-    assert "Set pooling to mean or last" in answer.text
+    assert "Set pooling to mean, cls or last" in answer.text
 
 
 def test_a_request_may_pool_where_the_setting_does_not(serve: Callable[..., Running]) -> None:

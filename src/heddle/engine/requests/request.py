@@ -205,6 +205,12 @@ def prepare(
                 " last",
                 param="pooling",
             )
+        if model.labels and pooling is not Pooling.CLS:
+            raise InvalidRequestError(
+                f"{model.info.id} is a classifier: it reads a text as a whole, so pooling"
+                f" {pooling.value} is not supported. Leave pooling out",
+                param="pooling",
+            )
         numbers = len(tokens) * model.shape.width
         if pooling is Pooling.NONE and numbers > MAX_TOKEN_NUMBERS:
             most = MAX_TOKEN_NUMBERS // model.shape.width

@@ -48,7 +48,8 @@ def pooled_states(params: EmbeddingParams, width: int) -> PooledStates:
     """The empty states of a sequence with these parameters."""
     if params.pooling is Pooling.NONE:
         return EachState(width)
-    return StateSum(width, unit_length=params.unit_length)
+    kind = FirstState if params.pooling is Pooling.CLS else StateSum
+    return kind(width, unit_length=params.unit_length)
 
 
 class StateSum:
@@ -79,6 +80,17 @@ class StateSum:
             return mean
         length = math.sqrt(math.fsum((mean * mean).tolist()))  # fsum is exact in any order
         return mean / (length or 1.0)
+
+
+class FirstState(StateSum):
+    """The last hidden state of one sequence's first token."""
+
+    def room_for(self, row: int, count: int) -> list[PooledRows]:
+        return [] if self._count else super().room_for(row, 1)
+
+    def add(self, state: npt.NDArray[np.float32]) -> None:
+        if not self._count:
+            super().add(state)
 
 
 class EachState:

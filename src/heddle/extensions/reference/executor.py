@@ -356,6 +356,7 @@ def _pooled(
     if params.pooling is Pooling.NONE:
         vector, scaled = np.concatenate(states), False
     else:
+        states = states[:1] if params.pooling is Pooling.CLS else states
         total = np.zeros_like(states[0])
         for state in states:  # in the order of positions
             total += state

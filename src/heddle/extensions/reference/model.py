@@ -74,6 +74,7 @@ class ReferenceModel:
         vector: NDArray[np.float64] = self.states([run]).astype(np.float64)
         if pooling is Pooling.NONE:
             return vector
-        vector = vector.mean(axis=0) if pooling is Pooling.MEAN else vector[-1]
+        first_or_last = vector[0 if pooling is Pooling.CLS else -1]
+        vector = vector.mean(axis=0) if pooling is Pooling.MEAN else first_or_last
         vector /= np.sqrt(np.sum(vector * vector))
         return vector

@@ -18,7 +18,7 @@ ANY_FILE = Bounds(tensors=1 << 16, longest=1 << 62)
 """Bounds of an outline, and of a file of a vocabulary, which has no tensors. Lists by layer are
 made of both; from a file without tensors no model is."""
 
-POOLING = {1: "mean", 2: "first", 3: "last", 4: "rank"}
+POOLING = {1: "mean", 2: "cls", 3: "last", 4: "rank"}
 """Values of `pooling_type` (llama.cpp, `llama_pooling_type`). A value of 0 names no pooling."""
 
 SCORINGS = {1: "softmax", 2: "sigmoid", 3: "softmax_of_chosen"}
@@ -50,9 +50,10 @@ def hyperparameters_of(
 
     keys = {name: label(name) for name in known}
     tokens = metadata.get(names.TOKENS)
+    of_tokens = {name: metadata[key] for name, key in names.OF_TOKENIZER.items() if key in metadata}
     prefix = f"{architecture}."
     metadata = {key: _plain(metadata[key]) for key in metadata if key.startswith(prefix)}
-    values: dict[str, Any] = {"rope.interleaved": False, "causal": True, **own.values}
+    values: dict[str, Any] = {"rope.interleaved": False, "causal": True, **of_tokens, **own.values}
     values |= {name: metadata[key] for name, key in keys.items() if key in metadata}
     for name in _OFF_IF_ZERO:
         if values.get(name) == 0:

@@ -119,6 +119,12 @@ HYPERPARAMETERS = {
 }
 """Keys after the architecture's name, by canonical name."""
 
+OF_TOKENIZER = {
+    "separator": "tokenizer.ggml.seperator_token_id",  # llama.cpp's spelling
+    "segments": "tokenizer.ggml.token_type_count",
+}
+"""Hyperparameters of encoders whose keys are those of the tokenizer."""
+
 YARN_LOG_MULTIPLIER = "rope.scaling.yarn_log_multiplier"
 """Key after the architecture's name. Yarn divides its own factor by 1 + 0.1 * this * ln(factor)."""
 

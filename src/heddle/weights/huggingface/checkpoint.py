@@ -23,7 +23,7 @@ from heddle.weights.huggingface.generation import read_recommended
 from heddle.weights.huggingface.json_files import read_json, read_limited, read_optional_json
 from heddle.weights.huggingface.sentence_modules import read_sentence_modules
 from heddle.weights.huggingface.stored import StoredTensors
-from heddle.weights.huggingface.tokenizer import read_tokenizer
+from heddle.weights.huggingface.tokenizer import read_tokenizer, separator_of
 from heddle.weights.hyperparameters import Bounds
 from heddle.weights.tensor_types import TensorType, dequantize
 
@@ -55,6 +55,7 @@ class HuggingFaceCheckpoint(Closing):
         """See :meth:`open`."""
         self.path = folder
         self.config = check_config(folder, check)  # first: nothing else may make sense
+        self.config |= separator_of(folder, self.config)
         self._config_stamp = {folder / CONFIG: FileStamp.of((folder / CONFIG).stat())}
         architecture = self.architecture = str(self.config["model_type"])
         self._modules = read_sentence_modules(folder)
@@ -68,7 +69,7 @@ class HuggingFaceCheckpoint(Closing):
             shapes = (tensor.shape for tensor in self._stored.tensors.values())
             bounds = Bounds.of(shapes)
             self.hyperparameters = hyperparameters_of(self.config, self._modules, bounds)
-            base = names.base_of(self._stored.tensors)
+            base = names.base_of(architecture, self._stored.tensors)
             self._names = names.tensor_names(
                 architecture,
                 base=base,

@@ -31,6 +31,8 @@ class FolderNames:
         layer_without_experts: the same in models without experts; None: as in the others.
         tensors: whole names of tensors of a layer that do not end as their canonical names do.
         aliases: other names of tensors of a layer, in full, with their canonical names.
+        bases: prefixes that all tensors may have, beside those of other architectures.
+        layers: prefix of the layers after that of all tensors.
         head_layers: prefix of the layers of a prediction head that lies outside of the model's
             layers; empty: it lies behind them, or there is none.
         head: parts of such a head, by canonical part.
@@ -56,6 +58,8 @@ class FolderNames:
     layer_without_experts: Mapping[str, str] | None = None
     tensors: Mapping[str, str] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
+    bases: tuple[str, ...] = ()
+    layers: str = "layers."
     head_layers: str = ""
     head: Mapping[str, str] = field(default_factory=dict)
     norms_without_one: bool = False
@@ -98,6 +102,9 @@ HYPERPARAMETERS = {
     "residual_scale": "residual_multiplier",
     "logit_divisor": "logits_scaling",
     "prediction_layers": "num_nextn_predict_layers",
+    "segments": "type_vocab_size",
+    "separator": "sep_token_id",
+    "problem_type": "problem_type",
 }
 """Keys of config.json, by canonical name. The keys of rope are in `config.py`."""
 
@@ -162,10 +169,13 @@ _BASES = {
 """Prefixes of all tensors but the output matrix, and for each prefix that of the output matrix."""
 
 
-def base_of(labels: Container[str]) -> str:
+def base_of(architecture: str, labels: Container[str]) -> str:
     """The prefix of a folder's tensors, whose names are `labels`."""
-    embeddings = ("embed_tokens.weight", "embeddings.weight")
-    found = (base for base in _BASES if any(f"{base}{label}" in labels for label in embeddings))
+    own = names_of(architecture)
+    embedding = own.outside.get("embedding", "").removeprefix(_BASE)
+    names = ("embed_tokens.weight", "embeddings.weight", f"{embedding}.weight")
+    bases = (*own.bases, *_BASES)
+    found = (base for base in bases if any(f"{base}{name}" in labels for name in names))
     return next(found, _BASE)
 
 
@@ -192,7 +202,7 @@ def tensor_names(
     for name, stored in outside.items():
         if stored.startswith(_BASE):
             outside[name] = base + stored.removeprefix(_BASE)
-    outside["output"] = _BASES[base] + outside["output"]
+    outside["output"] = _BASES.get(base, "") + outside["output"]
     further = None
     if own.head_layers and isinstance(layers, int):
         outside |= {f"layers.{layers}.{part}": stored for part, stored in own.head.items()}
@@ -201,7 +211,7 @@ def tensor_names(
     if not has_experts and own.layer_without_experts is not None:
         layer = own.layer_without_experts
     return TensorNames(
-        f"{base}layers.",
+        f"{base}{own.layers}",
         outside,
         _IN_LAYER | dict(layer),
         _IRREGULAR | dict(own.tensors),

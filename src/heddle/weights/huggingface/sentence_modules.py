@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 
 _MODULES = "modules.json"
 _PROMPTS = "config_sentence_transformers.json"
-_POOLING = {"pooling_mode_mean_tokens": "mean", "pooling_mode_lasttoken": "last"}
+_POOLING = {
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_lasttoken": "last",
+}
 _IDENTITY = "torch.nn.modules.linear.Identity"
 _MOST_DENSE = 2
 
@@ -28,7 +32,7 @@ class SentenceModules:
     """The pooling and dense layers after the last hidden states, and the prompts.
 
     Attributes:
-        pooling: "mean" or "last"; None if the folder does not say.
+        pooling: "mean", "cls" or "last"; None if the folder does not say.
         dense: folder and output width of each dense layer.
         prompts: texts to put before an input, by name.
         default_prompt: name of the prompt for inputs without one; None: no prompt.
@@ -99,7 +103,7 @@ def _pooling(path: Path) -> str:
     config = read_json(path)
     modes = [key for key, on in config.items() if key.startswith("pooling_mode_") and on is True]
     name = config.get("pooling_mode")  # later versions name it instead
-    known = {**_POOLING, "mean": "mean", "lasttoken": "last"}
+    known = {**_POOLING, "mean": "mean", "cls": "cls", "lasttoken": "last"}
     chosen = [name] if not modes and isinstance(name, str) else modes
     if len(chosen) != 1 or chosen[0] not in known:
         raise UnsupportedModelError(

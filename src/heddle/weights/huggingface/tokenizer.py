@@ -55,6 +55,19 @@ def end_tokens_of(folder: Path, config: Config) -> dict[int, str | None]:
     return {id: texts.get(id) for id in ids}
 
 
+def separator_of(folder: Path, config: Config) -> Config:
+    """The id of the token that ends a segment, as config.json would name it.
+
+    Empty if the model has no segments, or if no token is called `[SEP]`.
+    """
+    segments = config.get("type_vocab_size")
+    if not isinstance(segments, int) or segments < 2 or "sep_token_id" in config:
+        return {}
+    tokens = map(_object, _list(read_optional_json(folder / _FILE).get("added_tokens")))
+    ids = [id for one in tokens if one.get("content") == "[SEP]" for id in _ids(one.get("id"))]
+    return {"sep_token_id": ids[0]} if ids else {}
+
+
 def _end_ids(*sources: Config) -> tuple[int, ...]:
     """Ids that end a generation, as generation_config.json and config.json name them."""
     return tuple(sorted({id for one in sources for id in _ids(one.get("eos_token_id"))}))

@@ -45,7 +45,7 @@ class EmbeddingRequest(Schema):
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: int | None = None
 
-    pooling: Literal["mean", "last"] | None = None
+    pooling: Literal["mean", "cls", "last"] | None = None
     cache_salt: str | None = None
     prompt_name: str | None = None
     priority: int = 0

@@ -1,0 +1,5 @@
+"""Encoders: BERT and its kin, which make embeddings, scores of pairs and classes of texts."""
+
+from heddle.doors import Extension
+
+EXTENSION = Extension(families=("heddle.extensions.encoders.bert:FAMILY",))

@@ -1,0 +1,175 @@
+"""BERT and those with its layers: RoBERTa, XLM-RoBERTa, DistilBERT.
+
+BERT: Devlin et al. 2019 (arXiv:1810.04805). RoBERTa: Liu et al. 2019 (arXiv:1907.11692); its first
+positions are those of padding. DistilBERT: Sanh et al. 2019 (arXiv:1910.01108); it has no segments.
+Norms follow the sums. Facts about files: `transformers`, and llama.cpp (`src/models/bert.cpp`). Its
+files of RoBERTa have no rows for padding.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from heddle.errors import UnsupportedModelError
+from heddle.extensions.encoders.encoder import Encoder, classifier_of, encoder_sizes
+from heddle.extensions.encoders.files import (
+    ACTIVATIONS,
+    GGUF_KEYS,
+    GGUF_LAYER,
+    GGUF_OUTSIDE,
+    GGUF_VALUES,
+    read_gguf,
+    read_labels,
+)
+from heddle.models.blocks import Attention, Layer, NormPlacement
+from heddle.models.family import Family
+from heddle.models.feed_forward import MLP
+from heddle.weights.gguf.names import GGUFNames
+from heddle.weights.huggingface.names import FolderNames
+
+if TYPE_CHECKING:
+    from heddle.weights.huggingface.json_files import Config
+    from heddle.weights.hyperparameters import Hyperparameters
+
+_KINDS = ("gelu_erf", "gelu", "relu", "silu")
+
+
+def build(hyperparameters: Hyperparameters, context: int) -> Encoder:
+    """The encoder with these hyperparameters."""
+    read = hyperparameters
+    sizes = encoder_sizes(read)
+    shape, eps = sizes.shape, sizes.norm_eps
+    attention = Attention(shape.width, replace(sizes.attention(read), causal=False), None)
+    mlp = MLP(shape.width, sizes.mlp_width, read.choice("activation", _KINDS, "gelu_erf"))
+    layer = Layer(attention, mlp, eps, NormPlacement.SUM, centred=True)
+    return Encoder(
+        shape,
+        (layer,) * shape.layers,
+        eps,
+        first_position=read.count("first_position"),
+        segments=read.integer("segments", 1),
+        separator=read.count("separator") if read.get("separator") is not None else -1,
+        embedding_eps=eps,
+        classifier=classifier_of(read, sizes),
+    )
+
+
+def _check(config: Config) -> None:
+    """Refuse what changes the forward pass.
+
+    Raises:
+        UnsupportedModelError: positions are no table, or tokens see no later ones.
+    """
+    for key, expected in (("position_embedding_type", "absolute"), ("is_decoder", False)):
+        value = config.get(key, expected)
+        if value != expected:
+            raise UnsupportedModelError(
+                f"config.json: {key} {value!r} is not supported; supported: {expected!r}", param=key
+            )
+
+
+def _read_bert(config: Config) -> Config:
+    _check(config)
+    return read_labels(config)
+
+
+def _read_roberta(config: Config) -> Config:
+    """The positions of padding tokens come first."""
+    _check(config)
+    padding = config.get("pad_token_id", 1)
+    first = padding + 1 if isinstance(padding, int) else padding
+    return {**read_labels(config), "first_position": first}
+
+
+def _read_distilbert(config: Config) -> Config:
+    activation = config.get("activation", "gelu")
+    if activation not in ("gelu", "relu"):
+        raise UnsupportedModelError(
+            f"config.json: activation {activation!r} is not supported; supported: gelu, relu",
+            param="activation",
+        )
+    own = {"activation": ACTIVATIONS[str(activation)], "classifier_activation": "relu"}
+    return {**read_labels(config), **own}
+
+
+_EMBEDDINGS = {
+    "embedding": "model.embeddings.word_embeddings",
+    "positions": "model.embeddings.position_embeddings",
+    "segments": "model.embeddings.token_type_embeddings",
+    "embedding_norm": "model.embeddings.LayerNorm",
+}
+_LAYER = {
+    **{f"attention.{one[0]}": f"attention.self.{one}" for one in ("query", "key", "value")},
+    "attention.output": "attention.output.dense",
+    "post_attention_norm": "attention.output.LayerNorm",
+    "mlp.up": "intermediate.dense",
+    "mlp.down": "output.dense",
+    "post_mlp_norm": "output.LayerNorm",
+}
+_ALIASES = {
+    f"{stored}.{old}": f"{canonical}.{kind}"
+    for canonical, stored in _LAYER.items()
+    if canonical.endswith("norm")
+    for old, kind in (("gamma", "weight"), ("beta", "bias.weight"))
+}
+"""Names of norms' weights in the first checkpoints, which came from TensorFlow."""
+
+_BERT = FolderNames(
+    hyperparameters={"norm_eps": "layer_norm_eps"},
+    values={"causal": False},
+    outside={**_EMBEDDINGS, "pooler": "model.pooler.dense", "classifier": "classifier"},
+    layer=_LAYER,
+    aliases=_ALIASES,
+    bases=("bert.",),
+    layers="encoder.layer.",
+    activations=ACTIVATIONS,
+    read=_read_bert,
+)
+_ROBERTA = replace(
+    _BERT,
+    outside={**_EMBEDDINGS, "pooler": "classifier.dense", "classifier": "classifier.out_proj"},
+    bases=("roberta.",),
+    read=_read_roberta,
+)
+
+FAMILY = Family(
+    build=build,
+    gguf={
+        "bert": GGUFNames(
+            hyperparameters=GGUF_KEYS,
+            values=GGUF_VALUES,
+            outside=GGUF_OUTSIDE,
+            layer=GGUF_LAYER,
+            fused=("attention.qkv",),
+            read=read_gguf,
+        ),
+    },
+    hf={
+        "bert": _BERT,
+        "roberta": _ROBERTA,
+        "xlm-roberta": _ROBERTA,
+        "camembert": _ROBERTA,
+        "distilbert": FolderNames(
+            hyperparameters={
+                "width": "dim",
+                "heads": "n_heads",
+                "layers": "n_layers",
+                "mlp_width": "hidden_dim",
+            },
+            values={"causal": False, "norm_eps": 1e-12},
+            outside={**_EMBEDDINGS, "pooler": "pre_classifier", "classifier": "classifier"},
+            layer={
+                **{f"attention.{one}": f"attention.{one}_lin" for one in "qkv"},
+                "attention.output": "attention.out_lin",
+                "post_attention_norm": "sa_layer_norm",
+                "mlp.up": "ffn.lin1",
+                "mlp.down": "ffn.lin2",
+                "post_mlp_norm": "output_layer_norm",
+            },
+            bases=("distilbert.",),
+            layers="transformer.layer.",
+            read=_read_distilbert,
+        ),
+    },
+)

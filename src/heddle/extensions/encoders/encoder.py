@@ -1,0 +1,181 @@
+"""An encoder: embeddings of tokens, positions and segments, layers, and perhaps a classifier.
+
+Devlin et al. 2019 (arXiv:1810.04805). All tokens of a text see one another, so one step computes a
+whole text. It has no output matrix: its results are hidden states, or the logits of a classifier.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from heddle.models.base import read_sizes
+from heddle.models.blocks import LayerNormWeights, apply_norm, load_norm
+from heddle.models.decoder import Decoder, DecoderWeights
+
+if TYPE_CHECKING:
+    from heddle.models.base import Sizes
+    from heddle.models.ops import Batch, Loader, Ops
+    from heddle.weights.hyperparameters import Hyperparameters
+
+A = TypeVar("A")
+W = TypeVar("W")
+
+
+@dataclass(frozen=True, slots=True)
+class ClassifierWeights(Generic[W]):
+    """Weights of a classifier. Parts that the checkpoint lacks are None."""
+
+    pooler: W | None
+    norm: W | LayerNormWeights[W] | None
+    output: W | None
+
+
+@dataclass(frozen=True, slots=True)
+class Classifier:
+    """Logits of a text: output(norm(activation(pooler(x)))), of its first token or of their mean.
+
+    A file may lack the pooler, its norm, or the output, whose place the pooler then takes.
+
+    Attributes:
+        width: width of the hidden state.
+        labels: number of logits.
+        activation: of the pooler.
+        norm_eps: epsilon of the norm after the pooler.
+        of_mean: whether x is the mean of all tokens, not the first one.
+    """
+
+    width: int
+    labels: int
+    activation: str
+    norm_eps: float
+    of_mean: bool = False
+
+    def load(self, loader: Loader[W]) -> ClassifierWeights[W]:
+        """Claim the tensors that there are."""
+        has_output = loader.has("classifier")
+        has_pooler, has_norm = loader.has("pooler"), loader.has("pooler_norm")
+        rows = self.width if has_output else self.labels
+        return ClassifierWeights(
+            loader.linear("pooler", rows, self.width) if has_pooler else None,
+            load_norm(loader, "pooler_norm", self.width, centred=True) if has_norm else None,
+            loader.linear("classifier", self.labels, self.width) if has_output else None,
+        )
+
+    def forward(self, ops: Ops[A, W], weights: ClassifierWeights[W], x: A) -> A:
+        """The logits (R, labels) of x (R, width)."""
+        if weights.pooler is not None:
+            x = ops.linear(x, weights.pooler)
+            x = x if weights.output is None else ops.activate(x, self.activation)
+        if weights.norm is not None:
+            x = apply_norm(ops, weights.norm, x, self.norm_eps)
+        return x if weights.output is None else ops.linear(x, weights.output)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncoderWeights(DecoderWeights[W]):
+    """Weights of an encoder. Tables and norms that it lacks are None. `output` has no use."""
+
+    positions: W | None
+    segments: W | None
+    embedding_norm: W | LayerNormWeights[W]
+    classifier: ClassifierWeights[W] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Encoder(Decoder):
+    """An encoder bound to one checkpoint's hyperparameters.
+
+    Attributes:
+        first_position: row of the table of positions that the first token takes; None: the model
+            has no such table.
+        segments: rows of the table of segments, if the checkpoint has one.
+        separator: the token that ends a segment; -1: all tokens are of the first segment.
+        embedding_eps: epsilon of the norm of embeddings.
+        has_last_norm: whether a norm follows the last layer.
+        classifier: what makes logits of a text; None: the model makes embeddings.
+    """
+
+    first_position: int | None = None
+    segments: int = 1
+    separator: int = -1
+    embedding_eps: float
+    has_last_norm: bool = False
+    classifier: Classifier | None = None
+
+    def load(self, loader: Loader[W]) -> EncoderWeights[W]:
+        """Claim all tensors."""
+        vocabulary, width = self.shape.vocabulary, self.shape.width
+        rows = self.shape.context + (self.first_position or 0)
+        has_positions = self.first_position is not None
+        embedding = loader.embedding("embedding", vocabulary, width)
+        return EncoderWeights(
+            embedding=embedding,
+            layers=tuple(layer.load(loader, f"layers.{i}") for i, layer in enumerate(self.layers)),
+            output_norm=(
+                load_norm(loader, "output_norm", width, centred=True)
+                if self.has_last_norm
+                else embedding
+            ),
+            output=embedding,
+            positions=loader.embedding("positions", rows, width) if has_positions else None,
+            segments=(
+                loader.embedding("segments", self.segments, width)
+                if loader.has("segments")
+                else None
+            ),
+            embedding_norm=load_norm(loader, "embedding_norm", width, centred=True),
+            classifier=None if self.classifier is None else self.classifier.load(loader),
+        )
+
+    def embedded(self, ops: Ops[A, W], weights: Any, batch: Batch[A]) -> A:
+        x = ops.embed(weights.embedding, batch.tokens)
+        if weights.segments is not None:
+            x = ops.add(x, ops.embed_segments(weights.segments, batch.tokens, self.separator))
+        if weights.positions is not None:
+            assert self.first_position is not None, "a table of positions has a first row"
+            rows = ops.embed(weights.positions, batch.positions, self.first_position)
+            x = ops.add(x, rows)
+        return apply_norm(ops, weights.embedding_norm, x, self.embedding_eps)
+
+    def forward(self, ops: Ops[A, W], weights: Any, batch: Batch[A]) -> A:
+        """Last hidden states (R, width) of the batch's rows, or logits (R, labels)."""
+        x = self.hidden(ops, weights, batch, self.embedded(ops, weights, batch))
+        of_mean = self.classifier is not None and self.classifier.of_mean
+        if not of_mean:
+            x = ops.take_rows(x, batch.rows)
+        if self.has_last_norm:
+            x = apply_norm(ops, weights.output_norm, x, self.norm_eps)
+        if of_mean:
+            x = ops.take_rows(ops.mean_rows(x), batch.rows)
+        if self.classifier is not None:
+            x = self.classifier.forward(ops, weights.classifier, x)
+        return x
+
+    def logits(self, ops: Ops[A, W], weights: Any, states: A) -> A:
+        """The states themselves: nobody asks an encoder for the next token."""
+        return states
+
+
+def encoder_sizes(hyperparameters: Hyperparameters) -> Sizes:
+    """The sizes of an encoder. Its context ends with its table of positions."""
+    sizes = read_sizes(hyperparameters)
+    context = sizes.shape.context - hyperparameters.count("first_position")
+    return replace(sizes, shape=replace(sizes.shape, causal=False, context=context))
+
+
+_BETWEEN = ("tanh", "relu", "gelu_erf", "gelu", "silu")
+
+
+def classifier_of(hyperparameters: Hyperparameters, sizes: Sizes) -> Classifier | None:
+    """The classifier that the checkpoint names the classes of, if it does."""
+    read, labels = hyperparameters, hyperparameters.get("labels")
+    if not isinstance(labels, list) or not labels:
+        return None
+    return Classifier(
+        sizes.shape.width,
+        len(labels),
+        read.choice("classifier_activation", _BETWEEN, "tanh"),
+        sizes.norm_eps,
+        read.flag("classifier_mean", False),
+    )

@@ -1,0 +1,53 @@
+"""What files of encoders have in common: classes, segments, the norms' epsilon."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from heddle.weights.huggingface.json_files import Config
+
+ACTIVATIONS = {"gelu": "gelu_erf", "relu": "relu"}
+"""Activations of `transformers` that have another name here, or none in other architectures."""
+
+GGUF_KEYS = {
+    "norm_eps": "attention.layer_norm_epsilon",
+    "labels": "classifier.output_labels",
+}
+GGUF_VALUES: dict[str, object] = {"causal": False}
+GGUF_OUTSIDE = {
+    "positions": "position_embd",
+    "segments": "token_types",
+    "embedding_norm": "token_embd_norm",
+    "pooler": "cls",
+    "pooler_norm": "cls.norm",
+    "classifier": "cls.output",
+}
+GGUF_LAYER = {"post_attention_norm": "attn_output_norm", "post_mlp_norm": "layer_output_norm"}
+"""llama.cpp's names (`gguf-py/gguf/constants.py`)."""
+
+
+def read_gguf(values: dict[str, Any], metadata: Mapping[str, object]) -> None:
+    """Let a model that ranks documents be a classifier, of one class if the file names none."""
+    if values.get("pooling") == "rank":
+        values.setdefault("labels", ["LABEL_0"])
+    if "labels" in values and not isinstance(values["labels"], str):
+        values["labels"] = [str(label) for label in values["labels"]]
+
+
+def read_labels(config: Config) -> dict[str, object]:
+    """The classes of a sequence classifier, if config.json describes one.
+
+    It has `num_labels` or names in `id2label`; without both, `transformers` makes two classes.
+    """
+    architectures = config.get("architectures")
+    named = architectures[0] if isinstance(architectures, list) and architectures else ""
+    if not str(named).endswith("ForSequenceClassification"):
+        return {}
+    names = config.get("id2label")
+    if not isinstance(names, dict) or not names:
+        count = config.get("num_labels", 2)
+        names = {str(i): f"LABEL_{i}" for i in range(count if isinstance(count, int) else 2)}
+    return {"labels": [str(names.get(str(i), f"LABEL_{i}")) for i in range(len(names))]}

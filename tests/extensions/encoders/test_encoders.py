@@ -1,0 +1,198 @@
+"""Encoders: vectors and logits as `transformers` computes them, alone and in company."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from heddle import EmbeddingParams, EngineConfig, InvalidRequestError, Pooling
+from heddle.engine.engine import Engine
+from heddle.engine.streaming.blocking import Collector
+from heddle.errors import ContextLengthError, UnsupportedModelError
+from heddle.extensions.encoders.encoder import Encoder
+from heddle.extensions.reference.model import ReferenceModel
+from heddle.extensions.reference.ops import SequenceCache, SequenceChunk
+from heddle.models.build import build
+from heddle.weights.gguf.checkpoint import GGUFCheckpoint
+from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint
+from models.tiny_encoders import MODELS, SEPARATOR, TEXTS, TinyEncoder
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BY_NAME = {model.name: model for model in MODELS}
+CASES = [
+    (one, form) for one in MODELS for form in ("folder", "gguf") if form == "folder" or one.gguf
+]
+every_case = pytest.mark.parametrize(("model", "form"), CASES, ids=str)
+CONFIG = EngineConfig(slots=3, threads=2, context=48)
+
+
+def stored(model: TinyEncoder, form: str, folder: Path) -> Path:
+    return model.write(folder / "tiny.gguf") if form == "gguf" else model.write_folder(folder / "t")
+
+
+def opened(model: TinyEncoder, form: str, folder: Path) -> GGUFCheckpoint | HuggingFaceCheckpoint:
+    path = stored(model, form, folder)
+    return GGUFCheckpoint.open(path) if form == "gguf" else HuggingFaceCheckpoint.open(path)
+
+
+def wanted(model: TinyEncoder) -> list[str]:
+    return ["logits"] if model.classifies else ["mean", "cls", "last"]
+
+
+def params_of(model: TinyEncoder, pooling: str) -> EmbeddingParams:
+    named = None if model.classifies else Pooling(pooling)
+    return EmbeddingParams(named, unit_length=not model.classifies)
+
+
+def difference(found: np.ndarray, expected: np.ndarray) -> float:
+    """1 less the cosine."""
+    found, expected = found.astype(np.float64), expected.astype(np.float64)
+    return float(1 - found @ expected / np.linalg.norm(found) / np.linalg.norm(expected))
+
+
+@every_case
+def test_float32_agrees_with_transformers(model: TinyEncoder, form: str, tmp_path: Path) -> None:
+    with opened(model, form, tmp_path) as checkpoint:
+        reference = ReferenceModel(checkpoint)
+    for number, text in enumerate(TEXTS):
+        states = reference.states([SequenceChunk(SequenceCache(), 0, text)])
+        for pooling in wanted(model):
+            rows = {"mean": states.mean(axis=0), "last": states[-1]}
+            found, expected = rows.get(pooling, states[0]), model.vectors(pooling)[number]
+            if not model.classifies:
+                found = found / np.linalg.norm(found)
+            np.testing.assert_allclose(found, expected, rtol=1e-4, atol=2e-5)
+            assert difference(found, expected) < 1e-9
+
+
+@every_case
+@pytest.mark.parametrize("device", ["cpu", "reference"])
+def test_vectors_agree_with_transformers(
+    model: TinyEncoder, form: str, device: str, tmp_path: Path
+) -> None:
+    """The cache keeps keys and values in f16."""
+    path = str(stored(model, form, tmp_path))
+    with Engine.load(path, replace(CONFIG, device=device)) as engine:
+        for pooling in wanted(model):
+            for text, expected in zip(TEXTS, model.vectors(pooling), strict=True):
+                found = np.array(engine.embed(text, params_of(model, pooling)).vector)
+                assert len(found) == len(expected)
+                np.testing.assert_allclose(found, expected, atol=3e-3)
+                assert difference(found, expected) < 1e-6
+
+
+@pytest.mark.parametrize("model", MODELS, ids=str)
+def test_a_vector_has_the_same_bits_in_company(model: TinyEncoder, tmp_path: Path) -> None:
+    """Whatever the company, the limit of a step, the threads and the instruction level."""
+    path, pooling = str(stored(model, "folder", tmp_path)), wanted(model)[0]
+    params = params_of(model, pooling)
+    found = []
+    for settings in ({}, {"batch_tokens": 7}, {"threads": 1}, {"isa": "portable"}):
+        with Engine.load(path, replace(CONFIG, **settings)) as engine:
+            for texts in (TEXTS, TEXTS[::-1]):
+                waiting = [Collector() for _ in texts]
+                engine.submit_many(
+                    (text, params, one) for text, one in zip(texts, waiting, strict=True)
+                )
+                vectors = [one.wait_embedding().vector for one in waiting]
+                found.append(vectors if texts == TEXTS else vectors[::-1])
+            found.append([engine.embed(text, params).vector for text in TEXTS])
+    for vectors in found[1:]:
+        assert vectors == found[0]
+
+
+def test_a_text_may_fill_the_table_of_positions(tmp_path: Path) -> None:
+    """RoBERTa's table has 64 rows, the first two of them for padding."""
+    path = str(stored(BY_NAME["xlm-roberta"], "folder", tmp_path))
+    with Engine.load(path, replace(CONFIG, context=0)) as engine:
+        assert engine.model.shape.context == 62
+        engine.embed([5] * 62)
+        with pytest.raises(ContextLengthError, match="Send at most 62"):
+            engine.embed([5] * 63)
+
+
+def test_a_classifier_names_its_classes(tmp_path: Path) -> None:
+    folder = BY_NAME["bert-classes"].write_folder(tmp_path, problem_type="regression")
+    with Engine.load(str(folder), CONFIG) as engine:
+        model = engine.model
+        assert (model.labels, model.problem_type) == (("no", "maybe", "yes"), "regression")
+        assert model.pooling is Pooling.CLS
+        with pytest.raises(InvalidRequestError, match=r"is a classifier: .* pooling mean is not"):
+            engine.embed(TEXTS[0], EmbeddingParams(Pooling.MEAN))
+
+
+def test_a_gguf_file_that_ranks_has_one_class(tmp_path: Path) -> None:
+    """llama.cpp writes no names of classes where there is one."""
+    keys: dict[str, object] = {"pooling_type": 4, "classifier.output_labels": None}
+    model = replace(BY_NAME["bert-classes"], keys=keys)
+    path = model.write(tmp_path / "tiny.gguf")
+    with GGUFCheckpoint.open(path) as checkpoint:
+        assert checkpoint.hyperparameters.get("labels") == ["LABEL_0"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "labels"),
+    [
+        ({"architectures": ["BertModel"]}, None),
+        ({"id2label": None}, ["LABEL_0", "LABEL_1"]),
+        ({"id2label": None, "num_labels": 1}, ["LABEL_0"]),
+    ],
+)
+def test_classes_without_names(
+    changes: dict[str, object], labels: list[str] | None, tmp_path: Path
+) -> None:
+    folder = BY_NAME["bert-classes"].write_folder(tmp_path, **changes)
+    with HuggingFaceCheckpoint.open(folder) as checkpoint:
+        assert checkpoint.hyperparameters.get("labels") == labels
+
+
+def test_models_saved_alone_have_no_prefix(tmp_path: Path) -> None:
+    """sentence-transformers saves them so. The first checkpoints call weights of norms gamma."""
+
+    def old(name: str) -> str:
+        bare = name.removeprefix("bert.")
+        is_norm = "LayerNorm" in bare and ".layer." in bare
+        return bare.replace("weight", "gamma").replace("bias", "beta") if is_norm else bare
+
+    found = []
+    for number, model in enumerate((BY_NAME["bert"], replace(BY_NAME["bert"], folder_name=old))):
+        with HuggingFaceCheckpoint.open(model.write_folder(tmp_path / str(number))) as checkpoint:
+            found.append(ReferenceModel(checkpoint).embedding(TEXTS[0], Pooling.CLS))
+    np.testing.assert_array_equal(found[0], found[1])
+
+
+@pytest.mark.parametrize("token", ["[SEP]", "[X]"])
+def test_the_separator_is_that_of_the_tokenizer(token: str, tmp_path: Path) -> None:
+    """Without one, all tokens are of the first segment."""
+    folder = BY_NAME["bert"].write_folder(tmp_path)
+    tokenizer = (folder / "tokenizer.json").read_text().replace("[SEP]", token)
+    (folder / "tokenizer.json").write_text(tokenizer)
+    with HuggingFaceCheckpoint.open(folder) as checkpoint:
+        model = build(checkpoint)
+    assert isinstance(model, Encoder)
+    assert model.separator == (SEPARATOR if token == "[SEP]" else -1)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "problem"),
+    [
+        ("bert", {"position_embedding_type": "relative_key"}, "'relative_key' is not supported"),
+        ("bert", {"is_decoder": True}, "is_decoder True is not supported; supported: False"),
+        ("xlm-roberta", {"hidden_act": "mish"}, "hidden_act 'mish' is not supported"),
+        ("distilbert", {"activation": "silu"}, "activation 'silu' is not supported"),
+    ],
+)
+def test_what_changes_the_forward_pass_is_refused(
+    name: str, changes: dict[str, object], problem: str, tmp_path: Path
+) -> None:
+    folder = BY_NAME[name].write_folder(tmp_path, **changes)
+    with (
+        pytest.raises(UnsupportedModelError, match=problem),
+        HuggingFaceCheckpoint.open(folder) as checkpoint,
+    ):
+        build(checkpoint)

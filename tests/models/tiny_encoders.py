@@ -1,0 +1,236 @@
+"""Tiny random encoders, with vectors that `transformers` computed once (make_vectors.py).
+
+`data/encoders/*.json` has, for each model, the shapes of its tensors under the names of
+`transformers`, the vectors of TEXTS by pooling, and the logits of a classifier. Weights come from
+NumPy's legacy generator, whose stream is frozen for good.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from folder_writer import write_safetensors, write_tokenizer
+from gguf_writer import Tensor, write_gguf
+from heddle.text.tokenizer.vocabulary import TokenType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+DATA = Path(__file__).parent / "data/encoders"
+VOCABULARY = 40
+SEPARATOR = 3
+TEXTS = (
+    [2, 17, 4, 30, 30, 8, 25, SEPARATOR, 9, 12, 31, 5, 22, SEPARATOR],
+    [2, *(4 + i * i % 31 for i in range(43)), SEPARATOR],
+    [2, 9, SEPARATOR],
+)
+"""A pair, a text that is longer than a page and than both sides of a window, and a short text."""
+COMMON: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 3,
+    "intermediate_size": 64,
+    "max_position_embeddings": 64,
+    "layer_norm_eps": 1e-12,
+    "hidden_act": "gelu",
+    "pad_token_id": 0,
+}
+
+
+@dataclass(frozen=True)
+class TinyEncoder:
+    """One model.
+
+    Attributes:
+        name: names it in the data.
+        config: config.json without `architectures`.
+        classifies: whether it is a sequence classifier.
+        gguf: the architecture of its GGUF file; empty: llama.cpp has none.
+        gguf_names: parts of tensors' names in GGUF, by those of `transformers`.
+        keys: further metadata of the GGUF file, after the architecture's name.
+        folder_name: the name in a folder of the tensor that `transformers` calls so.
+    """
+
+    name: str
+    config: dict[str, Any]
+    classifies: bool = False
+    gguf: str = ""
+    gguf_names: Mapping[str, str] = field(default_factory=dict)
+    keys: dict[str, object] = field(default_factory=dict)
+    folder_name: Callable[[str], str] = str
+    width: ClassVar[int] = 48
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """What `transformers` said of it."""
+        found: dict[str, Any] = json.loads((DATA / f"{self.name}.json").read_text())
+        return found
+
+    def state(self, shapes: Mapping[str, list[int]] | None = None) -> dict[str, np.ndarray]:
+        """Weights by name."""
+        shapes = self.data["shapes"] if shapes is None else shapes
+        stream = np.random.RandomState(20)
+        return {name: _values(stream, name, shapes[name]) for name in sorted(shapes)}
+
+    def vectors(self, pooling: str) -> list[np.ndarray]:
+        """The vectors of TEXTS by `transformers`: of length 1, or logits as they are."""
+        return [np.array(vector) for vector in self.data[pooling]]
+
+    def write_folder(self, folder: Path, **changes: object) -> Path:
+        folder.mkdir(exist_ok=True)
+        config = self.config | (
+            {"id2label": {"0": "no", "1": "maybe", "2": "yes"}} if self.classifies else {}
+        )
+        kind = "ForSequenceClassification" if self.classifies else "Model"
+        config |= {"architectures": [f"X{kind}"]} | changes
+        config = {key: value for key, value in config.items() if value is not None}
+        (folder / "config.json").write_text(json.dumps(config))
+        state = {self.folder_name(name): values for name, values in self.state().items()}
+        write_safetensors(folder / "model.safetensors", state)
+        write_tokenizer(folder / "tokenizer.json", VOCABULARY)
+        tokenizer = json.loads((folder / "tokenizer.json").read_text())
+        separator = {"id": SEPARATOR, "content": "[SEP]", "special": True}
+        tokenizer["model"]["vocab"] = {
+            piece: id for piece, id in tokenizer["model"]["vocab"].items() if id != SEPARATOR
+        }
+        tokenizer["added_tokens"] = [*tokenizer.get("added_tokens", []), separator]
+        (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+        return folder
+
+    def metadata(self) -> dict[str, object]:
+        get = self.config.get
+        keys = {
+            "block_count": get("num_hidden_layers", get("n_layers")),
+            "context_length": get("max_position_embeddings"),
+            "embedding_length": self.width,
+            "feed_forward_length": get("intermediate_size", get("hidden_dim")),
+            "attention.head_count": get("num_attention_heads", get("n_heads")),
+            "attention.layer_norm_epsilon": get("layer_norm_eps", 1e-12),
+            "attention.causal": False,
+            "vocab_size": VOCABULARY,
+        }
+        if self.classifies:
+            keys |= {"pooling_type": 4, "classifier.output_labels": ["no", "maybe", "yes"]}
+        given = {key: value for key, value in (keys | self.keys).items() if value is not None}
+        prefixed = {f"{self.gguf}.{key}": value for key, value in given.items()}
+        return {
+            "general.architecture": self.gguf,
+            **prefixed,
+            "tokenizer.ggml.seperator_token_id": SEPARATOR,
+            "tokenizer.ggml.token_type_count": get("type_vocab_size", 1),
+            "tokenizer.ggml.model": "gpt2",
+            "tokenizer.ggml.pre": "gpt-2",
+            "tokenizer.ggml.tokens": [chr(ord("A") + id) for id in range(VOCABULARY)],
+            "tokenizer.ggml.token_type": np.full(VOCABULARY, TokenType.NORMAL, np.int32),
+            "tokenizer.ggml.merges": [],
+        }
+
+    def write(self, path: Path) -> Path:
+        """Write the GGUF file, with the tensors that it has a name for."""
+        tensors = []
+        for name, values in self.state().items():
+            stored = self._gguf_name(name)
+            if stored:
+                tensors.append(Tensor.of(stored, self.gguf_values(stored, values)))
+        return write_gguf(path, self.metadata(), tensors)
+
+    def gguf_values(self, stored: str, values: np.ndarray) -> np.ndarray:
+        """Positions of padding are left out."""
+        first = (
+            int(self.config["pad_token_id"]) + 1 if self.config.get("model_type") in ROBERTA else 0
+        )
+        return values[first:] if stored == "position_embd.weight" else values
+
+    def _gguf_name(self, name: str) -> str:
+        part, _, kind = name.rpartition(".")
+        number = next((one for one in part.split(".") if one.isdigit()), None)
+        if number is not None:
+            part = part.partition(f".{number}.")[2]
+        for stored, own in self.gguf_names.items():
+            if part == stored or (number is None and part.endswith(f".{stored}")):
+                return f"{own}.{kind}" if number is None else f"blk.{number}.{own}.{kind}"
+        return ""
+
+
+ROBERTA = ("roberta", "xlm-roberta", "camembert", "mpnet")
+
+
+def _values(stream: np.random.RandomState, name: str, shape: list[int]) -> np.ndarray:
+    values = stream.standard_normal(shape)
+    if len(shape) == 2:
+        return (values / np.sqrt(shape[1])).astype(np.float32)
+    return (0.2 * values + (1 if name.endswith("weight") else 0)).astype(np.float32)
+
+
+BERT_NAMES = {
+    "embeddings.word_embeddings": "token_embd",
+    "embeddings.position_embeddings": "position_embd",
+    "embeddings.token_type_embeddings": "token_types",
+    "embeddings.LayerNorm": "token_embd_norm",
+    "attention.self.query": "attn_q",
+    "attention.self.key": "attn_k",
+    "attention.self.value": "attn_v",
+    "attention.output.dense": "attn_output",
+    "attention.output.LayerNorm": "attn_output_norm",
+    "intermediate.dense": "ffn_up",
+    "output.dense": "ffn_down",
+    "output.LayerNorm": "layer_output_norm",
+    "pooler.dense": "cls",
+    "classifier": "cls.output",
+}
+ROBERTA_NAMES = {
+    **BERT_NAMES,
+    "classifier.dense": "cls",
+    "classifier.out_proj": "cls.output",
+}
+for _name in ("pooler.dense", "classifier"):
+    del ROBERTA_NAMES[_name]
+DISTIL_NAMES = {
+    "embeddings.word_embeddings": "token_embd",
+    "embeddings.position_embeddings": "position_embd",
+    "embeddings.LayerNorm": "token_embd_norm",
+}
+
+_BERT = COMMON | {"model_type": "bert", "type_vocab_size": 2}
+_ROBERTA = COMMON | {"model_type": "xlm-roberta", "type_vocab_size": 1, "pad_token_id": 1}
+_DISTIL = {
+    "model_type": "distilbert",
+    "vocab_size": VOCABULARY,
+    "dim": 48,
+    "n_layers": 3,
+    "n_heads": 3,
+    "hidden_dim": 64,
+    "max_position_embeddings": 64,
+    "activation": "gelu",
+    "pad_token_id": 0,
+}
+MODELS = (
+    TinyEncoder("bert", _BERT, gguf="bert", gguf_names=BERT_NAMES),
+    TinyEncoder("bert-classes", _BERT, classifies=True, gguf="bert", gguf_names=BERT_NAMES),
+    TinyEncoder(
+        "xlm-roberta",
+        _ROBERTA,
+        gguf="bert",
+        gguf_names=ROBERTA_NAMES,
+        keys={"context_length": 62},
+    ),
+    TinyEncoder(
+        "xlm-roberta-classes",
+        _ROBERTA,
+        classifies=True,
+        gguf="bert",
+        gguf_names=ROBERTA_NAMES,
+        keys={"context_length": 62},
+    ),
+    TinyEncoder("distilbert", _DISTIL),
+    TinyEncoder("distilbert-classes", _DISTIL, classifies=True),
+)
