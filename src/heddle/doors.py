@@ -67,6 +67,8 @@ class Extension:
             `quant_method` that config.json of a folder names.
         tokenizers: values of :class:`heddle.weights.tokenizer_kind.TokenizerKind`, by the
             `tokenizer.ggml.model` of a GGUF file or the `model.type` of a tokenizer.json.
+        tokenizer_files: functions that take the path of a file and return what a tokenizer.json
+            would hold, by the name of the file, for folders without a tokenizer.json.
         devices: devices by name.
         apis: values of :class:`heddle.server.generate.api.Api`.
         fields: rows of request fields (`heddle.server.generate.vendor_fields.row.Row`), by the
@@ -108,6 +110,7 @@ class Extension:
     call_forms: Sequence[str] = ()
     quantisations: Mapping[str, str] = field(default_factory=dict)
     tokenizers: Mapping[str, str] = field(default_factory=dict)
+    tokenizer_files: Mapping[str, str] = field(default_factory=dict)
     devices: Mapping[str, Device] = field(default_factory=dict)
     apis: Sequence[str] = ()
     fields: Mapping[str, str] = field(default_factory=dict)
@@ -142,6 +145,14 @@ def extensions() -> Mapping[str, Extension]:
             )
         found[point.name] = _of_another_package(point)
     return found
+
+
+@cache
+def tokenizer_files() -> Mapping[str, str]:
+    """References of the readers of tokenizer files, by name of file."""
+    return {
+        name: one for each in extensions().values() for name, one in each.tokenizer_files.items()
+    }
 
 
 @cache

@@ -35,6 +35,8 @@ def _alphabet() -> dict[str, int]:
 
 
 _BYTE_OF = _alphabet()
+ALPHABET = [char for _, char in sorted((byte, char) for char, byte in _BYTE_OF.items())]
+"""The character of each byte."""
 
 PIECE = 1 << 18
 """How many characters are encoded at once. During encoding, the library keeps some 250 bytes for

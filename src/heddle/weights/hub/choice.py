@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
+from heddle.doors import tokenizer_files
 from heddle.errors import ModelSourceError
 from heddle.weights.gguf.split import model_name, part_names
 from heddle.weights.pickles import check_no_pickle
@@ -67,7 +68,7 @@ def choose(name: HubName, files: Iterable[str]) -> Choice:
     files = sorted(files)
     has_weights = WEIGHTS in files or INDEX in files
     if name.quant is None and has_weights and CONFIG in files:
-        return Choice(tuple(file for file in files if _describes(file)), is_folder=True)
+        return Choice(_descriptions(files), is_folder=True)
     models = _models(files)
     if not models:
         raise _nothing(name, files)
@@ -84,7 +85,7 @@ def model_files(files: Iterable[str]) -> Iterator[tuple[str | None, tuple[str, .
     files = sorted(files)
     weights = [file for file in files if file.endswith(".safetensors")]
     if weights and CONFIG in files:
-        yield None, (*(file for file in files if _describes(file)), *weights)
+        yield None, (*_descriptions(files), *weights)
     models = _models(files)
     for model, first in models.items():
         parts = part_names(first)
@@ -125,8 +126,11 @@ def weights_of(name: HubName, places: Sequence[str], files: Iterable[str]) -> tu
     return (*needed, *sorted(layers))
 
 
-def _describes(file: str) -> bool:
-    return any(fnmatchcase(file, pattern) for pattern in _DESCRIPTIONS)
+def _descriptions(files: Sequence[str]) -> tuple[str, ...]:
+    """The files of a folder that hold no tensors."""
+    tokenizers = () if TOKENIZER in files else tuple(tokenizer_files())
+    wanted = (*_DESCRIPTIONS, *tokenizers)
+    return tuple(file for file in files if any(fnmatchcase(file, one) for one in wanted))
 
 
 def _models(files: Sequence[str]) -> dict[str, str]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from heddle.doors import refer, tokenizer_files
 from heddle.errors import ModelFileError, UnsupportedModelError
 from heddle.weights.checkpoint import TokenizerSpec
 from heddle.weights.huggingface import generation
@@ -37,7 +38,7 @@ def read_tokenizer(folder: Path, config: Config) -> TokenizerSpec:
     """The tokenizer of a folder whose config.json is `config`.
 
     Raises:
-        ModelSourceError: tokenizer.json is missing.
+        ModelSourceError: there is no file with a tokenizer.
         ModelFileError: a part of it is missing or has the wrong type.
         UnsupportedModelError: its pipeline is not supported.
     """
@@ -46,7 +47,8 @@ def read_tokenizer(folder: Path, config: Config) -> TokenizerSpec:
 
 def end_tokens_of(folder: Path, config: Config) -> dict[int, str | None]:
     """Ids of the tokens that the folder's files name as ends of a generation, and their texts."""
-    pipeline = read_optional_json(folder / _FILE)
+    file = _file(folder)
+    pipeline = _read(file) if file.is_file() else {}
     vocabulary = _object(_object(pipeline.get("model")).get("vocab"))
     tokens = [_object(token) for token in _list(pipeline.get("added_tokens"))]
     pieces = [*vocabulary.items(), *((token.get("content"), token.get("id")) for token in tokens)]
@@ -66,6 +68,19 @@ def separator_of(folder: Path, config: Config) -> Config:
     tokens = map(_object, _list(read_optional_json(folder / _FILE).get("added_tokens")))
     ids = [id for one in tokens if one.get("content") == "[SEP]" for id in _ids(one.get("id"))]
     return {"sep_token_id": ids[0]} if ids else {}
+
+
+def _file(folder: Path) -> Path:
+    """The file with the tokenizer: tokenizer.json, or one that an extension reads."""
+    names = (_FILE, *tokenizer_files())
+    return next((folder / name for name in names if (folder / name).is_file()), folder / _FILE)
+
+
+def _read(file: Path) -> Config:
+    """What a tokenizer.json would hold."""
+    reader = tokenizer_files().get(file.name)
+    content: Config = refer(reader)(file) if reader else read_json(file)
+    return content
 
 
 def _end_ids(*sources: Config) -> tuple[int, ...]:
@@ -122,7 +137,8 @@ class _Template:
 
 class _Reader:
     def __init__(self, folder: Path, config: Config) -> None:
-        self._pipeline = read_json(folder / _FILE)
+        self._file = _file(folder)
+        self._pipeline = _read(self._file)
         self._settings = read_optional_json(folder / "tokenizer_config.json")
         self._generation = read_optional_json(folder / generation.FILE)
         self._config = config
@@ -161,18 +177,19 @@ class _Reader:
             text_end=template.end,
             between=template.between,
             add_space_prefix=False if byte_level else self._adds_space(),
-            label=lambda name: f"{_FILE}: {name}",
+            label=lambda name: f"{self._file.name}: {name}",
             patterns=patterns,
             whole_words=self._model.get("ignore_merges") is True,
             end_ids=_end_ids(self._generation, self._config),
         )
 
     def _fail(self, field: str, problem: str) -> NoReturn:
-        raise ModelFileError(f"{_FILE}: {field} {problem}", field=field)
+        raise ModelFileError(f"{self._file.name}: {field} {problem}", field=field)
 
     def _refuse(self, field: str, value: object, supported: str) -> NoReturn:
         raise UnsupportedModelError(
-            f"{_FILE}: {field} {value!r} is not supported; supported: {supported}", param=field
+            f"{self._file.name}: {field} {value!r} is not supported; supported: {supported}",
+            param=field,
         )
 
     # --- vocabulary ------------------------------------------------------------------------------
