@@ -19,7 +19,7 @@ from gguf_writer import Tensor, write_gguf
 from heddle.text.tokenizer.vocabulary import TokenType
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 DATA = Path(__file__).parent / "data/encoders"
 VOCABULARY = 40
@@ -54,7 +54,9 @@ class TinyEncoder:
         gguf: the architecture of its GGUF file; empty: llama.cpp has none.
         gguf_names: parts of tensors' names in GGUF, by those of `transformers`.
         keys: further metadata of the GGUF file, after the architecture's name.
+        folder_config: config.json in a folder, if the hub's files have another one.
         folder_name: the name in a folder of the tensor that `transformers` calls so.
+        fused: parts of names of tensors that folders join, by that of the whole.
     """
 
     name: str
@@ -63,7 +65,9 @@ class TinyEncoder:
     gguf: str = ""
     gguf_names: Mapping[str, str] = field(default_factory=dict)
     keys: dict[str, object] = field(default_factory=dict)
+    folder_config: dict[str, Any] = field(default_factory=dict)
     folder_name: Callable[[str], str] = str
+    fused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     width: ClassVar[int] = 48
 
     def __str__(self) -> str:
@@ -81,21 +85,30 @@ class TinyEncoder:
         stream = np.random.RandomState(20)
         return {name: _values(stream, name, shapes[name]) for name in sorted(shapes)}
 
+    def stored(self) -> dict[str, np.ndarray]:
+        """Weights as a folder has them."""
+        state = self.state()
+        for whole, parts in self.fused.items():
+            for name in [name for name in state if f".{parts[0]}." in name]:
+                names = [name.replace(parts[0], part) for part in parts]
+                joined = np.concatenate([state.pop(one) for one in names])
+                state[name.replace(parts[0], whole)] = joined
+        return {self.folder_name(name): values for name, values in state.items()}
+
     def vectors(self, pooling: str) -> list[np.ndarray]:
         """The vectors of TEXTS by `transformers`: of length 1, or logits as they are."""
         return [np.array(vector) for vector in self.data[pooling]]
 
     def write_folder(self, folder: Path, **changes: object) -> Path:
         folder.mkdir(exist_ok=True)
-        config = self.config | (
+        config = (self.folder_config or self.config) | (
             {"id2label": {"0": "no", "1": "maybe", "2": "yes"}} if self.classifies else {}
         )
         kind = "ForSequenceClassification" if self.classifies else "Model"
         config |= {"architectures": [f"X{kind}"]} | changes
         config = {key: value for key, value in config.items() if value is not None}
         (folder / "config.json").write_text(json.dumps(config))
-        state = {self.folder_name(name): values for name, values in self.state().items()}
-        write_safetensors(folder / "model.safetensors", state)
+        write_safetensors(folder / "model.safetensors", self.stored())
         write_tokenizer(folder / "tokenizer.json", VOCABULARY)
         tokenizer = json.loads((folder / "tokenizer.json").read_text())
         separator = {"id": SEPARATOR, "content": "[SEP]", "special": True}
@@ -134,10 +147,10 @@ class TinyEncoder:
             "tokenizer.ggml.merges": [],
         }
 
-    def write(self, path: Path) -> Path:
-        """Write the GGUF file, with the tensors that it has a name for."""
-        tensors = []
-        for name, values in self.state().items():
+    def write(self, path: Path, extra: Iterable[Tensor] = ()) -> Path:
+        """Write the GGUF file, with the tensors that it has a name for, and `extra` ones."""
+        tensors = list(extra)
+        for name, values in self.stored().items():
             stored = self._gguf_name(name)
             if stored:
                 tensors.append(Tensor.of(stored, self.gguf_values(stored, values)))
@@ -213,6 +226,139 @@ _DISTIL = {
     "activation": "gelu",
     "pad_token_id": 0,
 }
+_JINA = _BERT | {"position_embedding_type": "alibi", "feed_forward_type": "geglu"}
+JINA_NAMES = {
+    **BERT_NAMES,
+    "mlp.gated_layers": "ffn_up",
+    "mlp.wo": "ffn_down",
+    "mlp.layernorm": "layer_output_norm",
+}
+_MPNET = COMMON | {"model_type": "mpnet", "pad_token_id": 1, "relative_attention_num_buckets": 32}
+_MODERN = {
+    "model_type": "modernbert",
+    "vocab_size": VOCABULARY,
+    "hidden_size": 48,
+    "num_hidden_layers": 5,
+    "num_attention_heads": 3,
+    "intermediate_size": 64,
+    "max_position_embeddings": 64,
+    "local_attention": 14,
+    "pad_token_id": 0,
+    "norm_eps": 1e-5,
+}
+MODERN_KEYS: dict[str, object] = {
+    "attention.layer_norm_epsilon": 1e-5,
+    "attention.sliding_window": 14,
+    "attention.sliding_window_pattern": 3,
+    "rope.freq_base": 160000.0,
+    "rope.freq_base_swa": 10000.0,
+}
+MODERN_NAMES = {
+    "embeddings.tok_embeddings": "token_embd",
+    "embeddings.norm": "token_embd_norm",
+    "final_norm": "output_norm",
+    "attn_norm": "attn_norm",
+    "attn.Wqkv": "attn_qkv",
+    "attn.Wo": "attn_output",
+    "mlp_norm": "ffn_norm",
+    "mlp.Wi": "ffn_up",
+    "mlp.Wo": "ffn_down",
+    "head.dense": "cls",
+    "head.norm": "cls.norm",
+    "classifier": "cls.output",
+}
+_NOMIC = COMMON | {"model_type": "nomic_bert", "type_vocab_size": 2, "hidden_act": "silu"}
+NOMIC_CONFIG: dict[str, Any] = {
+    "model_type": "nomic_bert",
+    "vocab_size": VOCABULARY,
+    "n_embd": 48,
+    "n_head": 3,
+    "n_layer": 3,
+    "n_inner": 64,
+    "n_positions": 64,
+    "layer_norm_epsilon": 1e-12,
+    "type_vocab_size": 2,
+    "rotary_emb_base": 1000,
+    "activation_function": "swiglu",
+}
+NOMIC_NAMES = {
+    "embeddings.word_embeddings": "token_embd",
+    "embeddings.token_type_embeddings": "token_types",
+    "emb_ln": "token_embd_norm",
+    "attn.Wqkv": "attn_qkv",
+    "attn.out_proj": "attn_output",
+    "norm1": "attn_output_norm",
+    "mlp.fc11": "ffn_up",
+    "mlp.fc12": "ffn_gate",
+    "mlp.fc2": "ffn_down",
+    "norm2": "layer_output_norm",
+}
+_GTE = COMMON | {"model_type": "gte", "type_vocab_size": 1}
+QKV = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+
+
+def nomic_name(name: str) -> str:
+    """The hub's name (`conversion_mapping.py` of `transformers`)."""
+    return _renamed(
+        name,
+        {
+            "embeddings.LayerNorm": "emb_ln",
+            "layers.": "encoder.layers.",
+            "self_attn.qkv": "attn.Wqkv",
+            "self_attn.o_proj": "attn.out_proj",
+            "up_proj": "fc11",
+            "gate_proj": "fc12",
+            "down_proj": "fc2",
+            "post_attention_layernorm": "norm1",
+            "post_mlp_layernorm": "norm2",
+        },
+    )
+
+
+def gte_name(name: str) -> str:
+    """The hub's name (`conversion_mapping.py` of `transformers`)."""
+    renamed = _renamed(
+        name.removeprefix("gte."),
+        {
+            "layers.": "encoder.layer.",
+            "self_attn.qkv": "attention.qkv_proj",
+            "self_attn.o_proj": "attention.o_proj",
+            "post_attention_layernorm": "attn_ln",
+            "post_mlp_layernorm": "mlp_ln",
+        },
+    )
+    return renamed if renamed.startswith("classifier") else f"new.{renamed}"
+
+
+def jina_shapes() -> dict[str, list[int]]:
+    """Shapes of a tiny model of Jina's BERT, which `transformers` lacks."""
+    width, inner = COMMON["hidden_size"], COMMON["intermediate_size"]
+    found = {
+        "embeddings.word_embeddings.weight": [VOCABULARY, width],
+        "embeddings.token_type_embeddings.weight": [2, width],
+    }
+    norms, squares = ["embeddings.LayerNorm"], []
+    for i in range(COMMON["num_hidden_layers"]):
+        layer = f"encoder.layer.{i}"
+        norms += [f"{layer}.attention.output.LayerNorm", f"{layer}.mlp.layernorm"]
+        squares += [f"{layer}.attention.self.{one}" for one in ("query", "key", "value")]
+        squares.append(f"{layer}.attention.output.dense")
+        found[f"{layer}.mlp.gated_layers.weight"] = [2 * inner, width]
+        found[f"{layer}.mlp.wo.weight"] = [width, inner]
+        found[f"{layer}.mlp.wo.bias"] = [width]
+    for name in norms:
+        found |= {f"{name}.weight": [width], f"{name}.bias": [width]}
+    for name in squares:
+        found |= {f"{name}.weight": [width, width], f"{name}.bias": [width]}
+    return found
+
+
+def _renamed(name: str, parts: Mapping[str, str]) -> str:
+    for old, new in parts.items():
+        name = name.replace(old, new)
+    return name
+
+
 MODELS = (
     TinyEncoder("bert", _BERT, gguf="bert", gguf_names=BERT_NAMES),
     TinyEncoder("bert-classes", _BERT, classifies=True, gguf="bert", gguf_names=BERT_NAMES),
@@ -233,4 +379,50 @@ MODELS = (
     ),
     TinyEncoder("distilbert", _DISTIL),
     TinyEncoder("distilbert-classes", _DISTIL, classifies=True),
+    TinyEncoder("jina-bert-v2", _JINA, gguf="jina-bert-v2", gguf_names=JINA_NAMES),
+    TinyEncoder("mpnet", _MPNET),
+    TinyEncoder("mpnet-classes", _MPNET, classifies=True),
+    TinyEncoder(
+        "modernbert",
+        _MODERN,
+        gguf="modern-bert",
+        gguf_names=MODERN_NAMES,
+        keys=MODERN_KEYS,
+    ),
+    TinyEncoder(
+        "modernbert-classes",
+        _MODERN,
+        classifies=True,
+        gguf="modern-bert",
+        gguf_names=MODERN_NAMES,
+        keys=MODERN_KEYS,
+    ),
+    TinyEncoder(
+        "modernbert-mean-classes", _MODERN | {"classifier_pooling": "mean"}, classifies=True
+    ),
+    TinyEncoder(
+        "nomic-bert",
+        _NOMIC,
+        gguf="nomic-bert",
+        gguf_names=NOMIC_NAMES,
+        keys={"rope.freq_base": 1000.0},
+        folder_config=NOMIC_CONFIG,
+        folder_name=nomic_name,
+        fused={"self_attn.qkv": QKV},
+    ),
+    TinyEncoder(
+        "gte",
+        _GTE,
+        folder_config=_GTE | {"model_type": "new", "rope_theta": 160000.0},
+        folder_name=gte_name,
+        fused={"self_attn.qkv": QKV, "mlp.up_gate_proj": ("mlp.up_proj", "mlp.gate_proj")},
+    ),
+    TinyEncoder(
+        "gte-classes",
+        _GTE,
+        classifies=True,
+        folder_config=_GTE | {"model_type": "new", "rope_theta": 160000.0},
+        folder_name=gte_name,
+        fused={"self_attn.qkv": QKV, "mlp.up_gate_proj": ("mlp.up_proj", "mlp.gate_proj")},
+    ),
 )

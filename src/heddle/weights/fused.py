@@ -18,7 +18,11 @@ if TYPE_CHECKING:
     from heddle.weights.checkpoint import TensorInfo
     from heddle.weights.hyperparameters import Hyperparameters
 
-FUSED_PARTS = {"attention.qkv": ("q", "k", "v"), "mlp.gate_up": ("gate", "up")}
+FUSED_PARTS = {
+    "attention.qkv": ("q", "k", "v"),
+    "mlp.gate_up": ("gate", "up"),
+    "mlp.up_gate": ("up", "gate"),
+}
 """Parts of a fused tensor of a layer, in the order of their rows."""
 
 
@@ -52,8 +56,9 @@ def take_apart(
         elif stem.endswith(".mlp.shared.gate_up"):
             width = hyperparameters.integer("shared_expert_width")
             parts = dict.fromkeys(("gate", "up"), width)
-        elif stem.endswith(".mlp.gate_up"):
-            parts = dict.fromkeys(("gate", "up"), hyperparameters.integer("mlp_width"))
+        elif stem.endswith((".mlp.gate_up", ".mlp.up_gate")):
+            order = FUSED_PARTS[stem[stem.rindex("mlp.") :]]
+            parts = dict.fromkeys(order, hyperparameters.integer("mlp_width"))
         else:
             found[name] = tensor
             continue

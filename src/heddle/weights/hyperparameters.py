@@ -106,6 +106,8 @@ HYPERPARAMETERS = {
     "dense.0.width": "width of the result of the first dense layer of embeddings",
     "dense.1.width": "width of the result of the second one",
     "pooling": "how an embedding is computed: mean, cls, last; rank: scores of documents",
+    "positions": "how tokens know their positions: table, rotary or slopes (ALiBi)",
+    "gated": "whether feed-forward layers have gates",
     "segments": "rows of the table of segments of a sequence, such as a question and its answer",
     "separator": "token id that ends a segment",
     "first_position": "row of the table of positions that the first token takes",

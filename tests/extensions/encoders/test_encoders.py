@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from gguf_writer import Tensor
 from heddle import EmbeddingParams, EngineConfig, InvalidRequestError, Pooling
 from heddle.engine.engine import Engine
 from heddle.engine.streaming.blocking import Collector
@@ -166,6 +167,38 @@ def test_models_saved_alone_have_no_prefix(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found[0], found[1])
 
 
+def test_windows_are_on_both_sides_and_skip_each_third_layer(tmp_path: Path) -> None:
+    """The keys of `transformers` 5, and those before, give the same model."""
+    newer = {
+        "layer_types": ["full_attention", *["sliding_attention"] * 2] * 2,
+        "rope_parameters": {
+            "full_attention": {"rope_theta": 160000.0},
+            "sliding_attention": {"rope_theta": 10000.0},
+        },
+    }
+    newer["layer_types"] = newer["layer_types"][:5]  # type: ignore[index]
+    found = []
+    for number, changes in enumerate(({}, newer)):
+        folder = BY_NAME["modernbert"].write_folder(tmp_path / str(number), **changes)
+        with HuggingFaceCheckpoint.open(folder) as checkpoint:
+            found.append(build(checkpoint))
+    assert found[0] == found[1]
+    mixers = [layer.mixer for layer in found[0].layers]
+    assert [mixer.spec.window for mixer in mixers] == [0, 8, 8, 0, 8]  # type: ignore[union-attr]
+
+
+def test_norms_of_queries_are_refused(tmp_path: Path) -> None:
+    """Jina's models of code have them."""
+    model = BY_NAME["jina-bert-v2"]
+    norm = Tensor.of("blk.0.attn_q_norm.weight", np.ones(48, np.float32))
+    path = model.write(tmp_path / "tiny.gguf", [norm])
+    with (
+        pytest.raises(UnsupportedModelError, match="layer norms of queries and keys"),
+        GGUFCheckpoint.open(path) as checkpoint,
+    ):
+        ReferenceModel(checkpoint)
+
+
 @pytest.mark.parametrize("token", ["[SEP]", "[X]"])
 def test_the_separator_is_that_of_the_tokenizer(token: str, tmp_path: Path) -> None:
     """Without one, all tokens are of the first segment."""
@@ -185,6 +218,11 @@ def test_the_separator_is_that_of_the_tokenizer(token: str, tmp_path: Path) -> N
         ("bert", {"is_decoder": True}, "is_decoder True is not supported; supported: False"),
         ("xlm-roberta", {"hidden_act": "mish"}, "hidden_act 'mish' is not supported"),
         ("distilbert", {"activation": "silu"}, "activation 'silu' is not supported"),
+        ("bert", {"feed_forward_type": "glu"}, "feed_forward_type 'glu' is not supported"),
+        ("nomic-bert", {"prenorm": True}, "prenorm True is not supported; supported: False"),
+        ("nomic-bert", {"moe_every_n_layers": 2}, "moe_every_n_layers 2 is not supported"),
+        ("gte", {"layer_norm_type": "rms_norm"}, "layer_norm_type 'rms_norm' is not supported"),
+        ("modernbert", {"classifier_activation": "mish"}, "activation 'mish' is not supported"),
     ],
 )
 def test_what_changes_the_forward_pass_is_refused(

@@ -2,4 +2,11 @@
 
 from heddle.doors import Extension
 
-EXTENSION = Extension(families=("heddle.extensions.encoders.bert:FAMILY",))
+EXTENSION = Extension(
+    families=(
+        "heddle.extensions.encoders.bert:FAMILY",
+        "heddle.extensions.encoders.modernbert:FAMILY",
+        "heddle.extensions.encoders.mpnet:FAMILY",
+        "heddle.extensions.encoders.rotary:FAMILY",
+    )
+)

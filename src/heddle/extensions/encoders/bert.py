@@ -1,7 +1,8 @@
-"""BERT and those with its layers: RoBERTa, XLM-RoBERTa, DistilBERT.
+"""BERT and those with its layers: RoBERTa, XLM-RoBERTa, DistilBERT, Jina's BERT.
 
 BERT: Devlin et al. 2019 (arXiv:1810.04805). RoBERTa: Liu et al. 2019 (arXiv:1907.11692); its first
 positions are those of padding. DistilBERT: Sanh et al. 2019 (arXiv:1910.01108); it has no segments.
+Jina's BERT (Günther et al. 2023, arXiv:2310.19923) has ALiBi and gates; config.json calls it BERT.
 Norms follow the sums. Facts about files: `transformers`, and llama.cpp (`src/models/bert.cpp`). Its
 files of RoBERTa have no rows for padding.
 """
@@ -12,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from heddle.errors import UnsupportedModelError
-from heddle.extensions.encoders.encoder import Encoder, classifier_of, encoder_sizes
+from heddle.extensions.encoders.encoder import build
 from heddle.extensions.encoders.files import (
     ACTIVATIONS,
     GGUF_KEYS,
@@ -22,37 +23,12 @@ from heddle.extensions.encoders.files import (
     read_gguf,
     read_labels,
 )
-from heddle.models.blocks import Attention, Layer, NormPlacement
 from heddle.models.family import Family
-from heddle.models.feed_forward import MLP
 from heddle.weights.gguf.names import GGUFNames
 from heddle.weights.huggingface.names import FolderNames
 
 if TYPE_CHECKING:
     from heddle.weights.huggingface.json_files import Config
-    from heddle.weights.hyperparameters import Hyperparameters
-
-_KINDS = ("gelu_erf", "gelu", "relu", "silu")
-
-
-def build(hyperparameters: Hyperparameters, context: int) -> Encoder:
-    """The encoder with these hyperparameters."""
-    read = hyperparameters
-    sizes = encoder_sizes(read)
-    shape, eps = sizes.shape, sizes.norm_eps
-    attention = Attention(shape.width, replace(sizes.attention(read), causal=False), None)
-    mlp = MLP(shape.width, sizes.mlp_width, read.choice("activation", _KINDS, "gelu_erf"))
-    layer = Layer(attention, mlp, eps, NormPlacement.SUM, centred=True)
-    return Encoder(
-        shape,
-        (layer,) * shape.layers,
-        eps,
-        first_position=read.count("first_position"),
-        segments=read.integer("segments", 1),
-        separator=read.count("separator") if read.get("separator") is not None else -1,
-        embedding_eps=eps,
-        classifier=classifier_of(read, sizes),
-    )
 
 
 def _check(config: Config) -> None:
@@ -61,17 +37,32 @@ def _check(config: Config) -> None:
     Raises:
         UnsupportedModelError: positions are no table, or tokens see no later ones.
     """
-    for key, expected in (("position_embedding_type", "absolute"), ("is_decoder", False)):
-        value = config.get(key, expected)
-        if value != expected:
+    for key, supported in _SUPPORTED.items():
+        value = config.get(key, supported[0])
+        if value not in supported:
             raise UnsupportedModelError(
-                f"config.json: {key} {value!r} is not supported; supported: {expected!r}", param=key
+                f"config.json: {key} {value!r} is not supported; supported:"
+                f" {', '.join(map(str, supported))}",
+                param=key,
             )
+
+
+_SUPPORTED: dict[str, tuple[object, ...]] = {
+    "position_embedding_type": ("absolute", "alibi"),
+    "is_decoder": (False,),
+    "feed_forward_type": ("original", "geglu", "reglu"),
+}
 
 
 def _read_bert(config: Config) -> Config:
     _check(config)
-    return read_labels(config)
+    found = dict(read_labels(config))
+    if config.get("position_embedding_type") == "alibi":
+        found["positions"] = "slopes"
+    forward = config.get("feed_forward_type", "original")
+    if forward != "original":
+        found |= {"gated": True, "activation": "relu" if forward == "reglu" else "gelu_erf"}
+    return found
 
 
 def _read_roberta(config: Config) -> Config:
@@ -114,13 +105,20 @@ _ALIASES = {
     for old, kind in (("gamma", "weight"), ("beta", "bias.weight"))
 }
 """Names of norms' weights in the first checkpoints, which came from TensorFlow."""
+_OF_JINA = {
+    "mlp.gated_layers.weight": "mlp.gate_up.weight",
+    "mlp.wo.weight": "mlp.down.weight",
+    "mlp.wo.bias": "mlp.down.bias",
+    "mlp.layernorm.weight": "post_mlp_norm.weight",
+    "mlp.layernorm.bias": "post_mlp_norm.bias.weight",
+}
 
 _BERT = FolderNames(
     hyperparameters={"norm_eps": "layer_norm_eps"},
     values={"causal": False},
     outside={**_EMBEDDINGS, "pooler": "model.pooler.dense", "classifier": "classifier"},
     layer=_LAYER,
-    aliases=_ALIASES,
+    aliases=_ALIASES | _OF_JINA,
     bases=("bert.",),
     layers="encoder.layer.",
     activations=ACTIVATIONS,
@@ -142,6 +140,14 @@ FAMILY = Family(
             outside=GGUF_OUTSIDE,
             layer=GGUF_LAYER,
             fused=("attention.qkv",),
+            read=read_gguf,
+        ),
+        "jina-bert-v2": GGUFNames(
+            hyperparameters=GGUF_KEYS,
+            values={**GGUF_VALUES, "positions": "slopes", "gated": True},
+            outside=GGUF_OUTSIDE,
+            layer={**GGUF_LAYER, "mlp.gate_up": "ffn_up", "mlp.gate": "", "mlp.up": ""},
+            fused=("mlp.gate_up",),
             read=read_gguf,
         ),
     },

@@ -9,9 +9,20 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from heddle.errors import UnsupportedModelError
 from heddle.models.base import read_sizes
-from heddle.models.blocks import LayerNormWeights, apply_norm, load_norm
+from heddle.models.blocks import (
+    Attention,
+    Layer,
+    LayerNormWeights,
+    NormPlacement,
+    apply_norm,
+    load_norm,
+)
 from heddle.models.decoder import Decoder, DecoderWeights
+from heddle.models.feed_forward import MLP, GatedMLP
+from heddle.models.ops import Slopes
+from heddle.models.positions import rope
 
 if TYPE_CHECKING:
     from heddle.models.base import Sizes
@@ -108,6 +119,10 @@ class Encoder(Decoder):
         vocabulary, width = self.shape.vocabulary, self.shape.width
         rows = self.shape.context + (self.first_position or 0)
         has_positions = self.first_position is not None
+        if loader.has("layers.0.attention.q_norm"):
+            raise UnsupportedModelError(
+                "layer norms of queries and keys are not supported in encoders", param="q_norm"
+            )
         embedding = loader.embedding("embedding", vocabulary, width)
         return EncoderWeights(
             embedding=embedding,
@@ -155,6 +170,47 @@ class Encoder(Decoder):
     def logits(self, ops: Ops[A, W], weights: Any, states: A) -> A:
         """The states themselves: nobody asks an encoder for the next token."""
         return states
+
+
+_ACTIVATIONS = ("gelu_erf", "gelu", "relu", "silu")
+
+
+def build(hyperparameters: Hyperparameters, context: int) -> Encoder:
+    """The encoder with these hyperparameters, whose norms follow the sums."""
+    read = hyperparameters
+    sizes = encoder_sizes(read)
+    shape, eps = sizes.shape, sizes.norm_eps
+    kind = read.choice("positions", ("table", "rotary", "slopes"), "table")
+    spec = replace(
+        sizes.attention(read),
+        causal=False,
+        bias=Slopes.of_heads(sizes.heads) if kind == "slopes" else None,
+    )
+    turns = rope(read, shape.head_dim, context) if kind == "rotary" else None
+    layer = Layer(
+        Attention(shape.width, spec, turns),
+        feed_forward(read, sizes),
+        eps,
+        NormPlacement.SUM,
+        centred=True,
+    )
+    return Encoder(
+        shape,
+        (layer,) * shape.layers,
+        eps,
+        first_position=read.count("first_position") if kind == "table" else None,
+        segments=read.integer("segments", 1),
+        separator=read.count("separator") if read.get("separator") is not None else -1,
+        embedding_eps=eps,
+        classifier=classifier_of(read, sizes),
+    )
+
+
+def feed_forward(hyperparameters: Hyperparameters, sizes: Sizes) -> MLP | GatedMLP:
+    """The feed-forward layer, with gates if the checkpoint says so."""
+    kind = GatedMLP if hyperparameters.flag("gated", False) else MLP
+    activation = hyperparameters.choice("activation", _ACTIVATIONS, "gelu_erf")
+    return kind(sizes.shape.width, sizes.mlp_width, activation)
 
 
 def encoder_sizes(hyperparameters: Hyperparameters) -> Sizes:

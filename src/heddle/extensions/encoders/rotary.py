@@ -1,0 +1,148 @@
+"""Encoders of BERT's layers with rotary positions: nomic-bert, gte, Jina v3.
+
+nomic-bert: Nussbaum et al. 2024 (arXiv:2402.01613); feed-forward layers have gates. gte: Zhang et
+al. 2024 (arXiv:2407.19669). Jina v3: Sturua et al. 2024 (arXiv:2409.10173); XLM-RoBERTa without its
+table of positions. Its adapters for single tasks are not used. Facts about files: `transformers`
+(`conversion_mapping.py`), and llama.cpp (`src/models/bert.cpp`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from heddle.errors import UnsupportedModelError
+from heddle.extensions.encoders.encoder import build
+from heddle.extensions.encoders.files import (
+    ACTIVATIONS,
+    GGUF_KEYS,
+    GGUF_LAYER,
+    GGUF_OUTSIDE,
+    GGUF_VALUES,
+    read_gguf,
+    read_labels,
+)
+from heddle.models.family import Family
+from heddle.weights.gguf.names import GGUFNames
+from heddle.weights.huggingface.names import FolderNames
+
+if TYPE_CHECKING:
+    from heddle.weights.huggingface.json_files import Config
+
+_ROTARY: dict[str, object] = {"causal": False, "positions": "rotary"}
+
+
+def _refuse(config: Config, supported: dict[str, tuple[object, ...]]) -> None:
+    """Check keys whose other values change the forward pass. The first value is the default."""
+    for key, values in supported.items():
+        value = config.get(key, values[0])
+        if value not in values:
+            raise UnsupportedModelError(
+                f"config.json: {key} {value!r} is not supported; supported:"
+                f" {', '.join(map(str, values))}",
+                param=key,
+            )
+
+
+_NOMIC: dict[str, tuple[object, ...]] = {
+    "activation_function": ("swiglu",),
+    "prenorm": (False,),
+    "parallel_block": (False,),
+    "use_rms_norm": (False, None),
+    "rotary_emb_interleaved": (False,),
+    "rotary_emb_fraction": (1.0,),
+    "rotary_scaling_factor": (None,),
+    "moe_every_n_layers": (0, None),
+}
+_GTE: dict[str, tuple[object, ...]] = {
+    "position_embedding_type": ("rope",),
+    "logn_attention_scale": (False,),
+    "pack_qkv": (True,),
+}
+
+
+def _read_nomic(config: Config) -> Config:
+    _refuse(config, _NOMIC)
+    return {**read_labels(config), "rope.base": config.get("rotary_emb_base", 1000.0)}
+
+
+def _read_gte(config: Config) -> Config:
+    """The norms of `new`: layer norms alone."""
+    _refuse(config, {**_GTE, "layer_norm_type": ("layer_norm",)})
+    return read_labels(config)
+
+
+_GATED = {**_ROTARY, "gated": True}
+_EMBEDDINGS = {
+    "embedding": "model.embeddings.word_embeddings",
+    "segments": "model.embeddings.token_type_embeddings",
+}
+
+FAMILY = Family(
+    build=build,
+    gguf={
+        "nomic-bert": GGUFNames(
+            hyperparameters=GGUF_KEYS,
+            values={**GGUF_VALUES, **_GATED, "activation": "silu"},
+            outside=GGUF_OUTSIDE,
+            layer=GGUF_LAYER,
+            fused=("attention.qkv",),
+            read=read_gguf,
+        ),
+        "jina-bert-v3": GGUFNames(
+            hyperparameters=GGUF_KEYS,
+            values={**GGUF_VALUES, **_ROTARY},
+            outside=GGUF_OUTSIDE,
+            layer=GGUF_LAYER,
+            fused=("attention.qkv",),
+            read=read_gguf,
+        ),
+    },
+    hf={
+        "nomic_bert": FolderNames(
+            hyperparameters={
+                "width": "n_embd",
+                "heads": "n_head",
+                "layers": "n_layer",
+                "mlp_width": "n_inner",
+                "context": "n_positions",
+                "norm_eps": "layer_norm_epsilon",
+            },
+            values={**_GATED, "activation": "silu"},
+            outside={**_EMBEDDINGS, "embedding_norm": "model.emb_ln", "classifier": "classifier"},
+            layer={
+                "attention.qkv": "attn.Wqkv",
+                "attention.output": "attn.out_proj",
+                "post_attention_norm": "norm1",
+                "mlp.up": "mlp.fc11",
+                "mlp.gate": "mlp.fc12",
+                "mlp.down": "mlp.fc2",
+                "post_mlp_norm": "norm2",
+            },
+            bases=("bert.",),
+            layers="encoder.layers.",
+            read=_read_nomic,
+        ),
+        "new": FolderNames(
+            hyperparameters={"norm_eps": "layer_norm_eps"},
+            values=_GATED,
+            outside={
+                **_EMBEDDINGS,
+                "embedding_norm": "model.embeddings.LayerNorm",
+                "pooler": "model.pooler.dense",
+                "classifier": "classifier",
+            },
+            layer={
+                "attention.qkv": "attention.qkv_proj",
+                "attention.output": "attention.o_proj",
+                "post_attention_norm": "attn_ln",
+                "mlp.up_gate": "mlp.up_gate_proj",
+                "mlp.down": "mlp.down_proj",
+                "post_mlp_norm": "mlp_ln",
+            },
+            bases=("new.",),
+            layers="encoder.layer.",
+            activations=ACTIVATIONS,
+            read=_read_gte,
+        ),
+    },
+)
