@@ -244,8 +244,8 @@ def test_all_system_messages_reach_the_template() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "told"), [("low", "low"), ("high", "high"), ("minimal", "low"), ("xhigh", "high")]
+    ("asked", "told"),
+    [("low", "low"), ("high", "high"), ("none", "low"), ("minimal", "low"), ("max", "high")],
 )
 def test_the_model_is_told_an_effort_that_it_knows(asked: str, told: str) -> None:
-    assert template().dialect.effort(asked) == told
-    assert ChatTemplate(templates.CHATML, "", "").dialect.effort(asked) == asked
+    assert template().dialect.reasoning.values(effort=asked) == {"reasoning_effort": told}

@@ -82,6 +82,10 @@ BOMBS = [
     # Its own budget:
     "{% macro s() %}{% endmacro %}{% set _budget = namespace(step=s, check=s) %}"
     "{{ 'x' * 10 ** 10 }}",
+    "{% set l = [] %}{% set _ = l.append(1) %}{% for i in l %}{% set _ = l.append(i) %}"
+    "{% endfor %}",
+    "{% set l = [] %}{% set _ = l.append(l) %}{{ l }}",
+    "{% set l = [] %}{% set _ = l.append([l, l]) %}{{ l == [l] }}",
     "{% set range = 'x'.center %}{{ range(10 ** 9) }}",
     "{% set range = namespace %}{{ 'x'.center(10 ** 9) }}",
 ]
@@ -217,6 +221,11 @@ def test_ordinary_templates_render_as_without_the_sandbox() -> None:
         ("{{ range(3) | list }}{{ range(2) }}", "[0, 1, 2]range(0, 2)"),
         ("{{ 1.0.is_integer() }}{{ messages[0].get('x', 'd') }}", "Trued"),
         ("{{ 'x' if content.startswith('<think>') else 'y' }}{{ content | trim | length }}", "x22"),
+        (
+            "{% set n = namespace(x=[]) %}{% set _ = n.x.append('a') %}"
+            "{% set _ = n.x.append('b') %}{{ n.x.pop(0) }}{{ n.x }}",
+            "a['b']",
+        ),
         ("{% set n = namespace(x=1) %}{% set n.x = n.x + 1 %}{{ n.x }}", "2"),
         (
             "{% macro f(m) %}[{{ m.role }}{{ caller() }}]{% endmacro %}"

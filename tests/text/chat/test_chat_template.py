@@ -108,14 +108,38 @@ def test_extra_variables_reach_the_template() -> None:
     assert render(source, deeply=True) == "thinking"
 
 
+NO_SYSTEM = (
+    "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
+    "{% for m in messages %}{{ m.role }}: {{ m.content }};{% endfor %}"
+)
+
+
 def test_a_template_can_refuse_messages() -> None:
-    source = (
-        "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
+    assert render(NO_SYSTEM, MESSAGES[1:]) == "user: Hi <b> & é;"
+    for messages in (MESSAGES[:1], [MESSAGES[0], {"role": "assistant", "content": ""}]):
+        with pytest.raises(InvalidRequestError, match="no system role") as caught:
+            render(NO_SYSTEM, messages)
+        assert caught.value.param == "messages"
+
+
+def test_a_template_that_refuses_a_system_message_gets_it_in_the_user_s() -> None:
+    further = [{"role": "assistant", "content": "So."}, {"role": "user", "content": "?"}]
+    text = render(NO_SYSTEM, MESSAGES + further)
+    assert text == "user: Be brief.\n\nHi <b> & é;assistant: So.;user: ?;"
+    assert MESSAGES[0]["role"] == "system", "the given messages are unchanged"
+    refuses = (
+        "{% if messages | length > 1 %}{{ raise_exception('too many') }}{% endif %}" + NO_SYSTEM
     )
-    assert render(source, MESSAGES[1:]) == ""
-    with pytest.raises(InvalidRequestError, match="no system role") as caught:
-        render(source)
-    assert caught.value.param == "messages"
+    with pytest.raises(InvalidRequestError, match="too many"):
+        render(refuses, MESSAGES + further)
+
+
+def test_a_template_may_loop_over_tools_that_there_are_not() -> None:
+    source = "{% for tool in tools %}{{ tool.name }}{% endfor %}."
+    assert render(source) == "."
+    assert render(source, tools=[{"name": "f"}]) == "f."
+    with pytest.raises(InvalidRequestError, match="not iterable"):
+        render("{% for one in none %}{% endfor %}", tools=[{"name": "f"}])
 
 
 @pytest.mark.parametrize(

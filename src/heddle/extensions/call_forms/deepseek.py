@@ -11,13 +11,14 @@ V3 and R1 write the arguments in a code fence, V3.1 writes them as they are:
     <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>name<｜tool▁sep｜>{...}<｜tool▁call▁end｜><｜tool▁calls▁end｜>
 
 Every model's answer is read in both forms. Source: the chat template and the card of
-DeepSeek-V3.1; the templates of V3 and R1 were not read. Templates that
-DeepSeek publishes do not describe tools; those of vLLM's examples do.
+DeepSeek-V3.1, and llama.cpp's template for R1; DeepSeek's own of V3 and R1 were not read. Templates
+that DeepSeek publishes do not describe tools; those of vLLM's examples do.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 _FENCE, _FENCE_END = "```json", "```"
 _LONGEST_NAME = 256
+_ENCODES = re.compile(r"(?<![a-z])arg\w*(?:'\])?\s*\|\s*tojson")
+"""How a template shows that it encodes arguments, as that of llama.cpp for R1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +45,11 @@ class DeepSeek(Sectioned):
 
     Attributes:
         fences: whether the model was trained on arguments in a code fence.
+        encodes: whether the template itself encodes arguments as JSON.
     """
 
     fences: bool = False
+    encodes: bool = False
 
     section: ClassVar = "<｜tool▁calls▁begin｜>"
     section_end: ClassVar = "<｜tool▁calls▁end｜>"
@@ -55,7 +60,18 @@ class DeepSeek(Sectioned):
     marks: ClassVar = (section, section_end, call, arguments, call_end)
 
     def history(self, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-        return with_texts(messages)
+        """The messages, with arguments as the template takes them.
+
+        A template with fences writes the text of a message or its calls, so both get a message.
+        """
+        written: list[Mapping[str, Any]] = []
+        for message in messages if self.encodes else with_texts(messages):
+            if self.fences and message.get("tool_calls") and message["content"]:
+                written.append({key: message[key] for key in message if key != "tool_calls"})
+                written.append({**message, "content": ""})
+            else:
+                written.append(message)
+        return written
 
     def _name(self, source: AnswerReader, header: str) -> Steps[str]:
         char = yield from source.after_space()
@@ -85,4 +101,4 @@ class DeepSeek(Sectioned):
 def form_of(template: str) -> CallForm | None:
     """The form, if `template` writes it."""
     shown = DeepSeek.section in template and DeepSeek.arguments in template
-    return DeepSeek(_FENCE in template) if shown else None
+    return DeepSeek(_FENCE in template, _ENCODES.search(template) is not None) if shown else None

@@ -41,9 +41,6 @@ FINAL = f"{CHANNEL}final{MESSAGE}"
 REASONING = Marks(f"{CHANNEL}analysis{MESSAGE}", f"{_CLOSINGS[0]}{_ASSISTANT}")
 """The header of reasoning, and the text between the end of reasoning and the next header."""
 
-EFFORTS = {"none": "low", "minimal": "low", "xhigh": "high", "max": "high"}
-"""The effort to ask for instead of an effort that gpt-oss was not trained on."""
-
 _CALLEE = "to=functions."
 _BEGINNINGS = (_ASSISTANT, CHANNEL, "to=")
 """Texts with which a header begins, perhaps after space."""
@@ -63,7 +60,7 @@ class Harmony(CallForm):
     marks: ClassVar = (START, CHANNEL, _CONSTRAIN, MESSAGE, *_CLOSINGS)
     frames: ClassVar = True
     reasoning: ClassVar = REASONING
-    efforts: ClassVar = EFFORTS
+    efforts: ClassVar = ("low", "medium", "high")
 
     def read(self, source: AnswerReader, names: Collection[str]) -> Steps[None]:
         texts = 0

@@ -87,10 +87,12 @@ class Chat:
         Raises:
             InvalidRequestError: the model has no chat template, or it refuses the messages.
         """
-        variables = self.variables
+        model, variables = served.engine.model, self.variables
+        if variables and model.template is not None:
+            variables = model.template.dialect.reasoning.translated(variables)
         if self.reasoning is not NO_WISH:
             variables = {**self.reasoning.variables(served.engine, scope), **variables}
-        return served.engine.model.chat_text(
+        return model.chat_text(
             self.messages,
             tools=self.tools.tools if self.tools.functions else (),
             variables=variables,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from heddle.server.http.record import record_of
-from heddle.text.chat.dialect import EFFORT
+from heddle.text.chat.thinking import OFF
 from heddle.text.constrained.thinking_budget import ThinkingBudget
 
 if TYPE_CHECKING:
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from heddle.text.parsing.reading import Reading
 
 Json = dict[str, Any]
-
-_OFF = "none"
-"""The effort that turns reasoning off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +47,7 @@ class ReasoningFields:
             return {}
         dialect = engine.model.template.dialect
         self._note_ignored(dialect, scope)
-        variables: Json = {}
-        if self._reasons is not None:
-            variables |= dict.fromkeys(dialect.switches, self._reasons)
-        if self.effort is not None and dialect.asks_effort:
-            variables[EFFORT] = dialect.effort(self.effort)
-        return variables
+        return dialect.reasoning.values(enabled=self._reasons, effort=self.effort, most=self.most)
 
     def bound(
         self, request: GenerationRequest, reading: Reading, served: Served, scope: Scope
@@ -86,12 +78,12 @@ class ReasoningFields:
         """Whether to reason. None: the fields do not say it."""
         if self.enabled is not None or self.effort is None:
             return self.enabled
-        return self.effort != _OFF
+        return self.effort != OFF
 
     def _note_ignored(self, dialect: Dialect, scope: Scope) -> None:
         if self.enabled and dialect.marks is None:
             record_of(scope).ignored.append(self.enabled_param)
-        if self.effort not in (None, _OFF) and not dialect.asks_effort:
+        if self.effort not in (None, OFF) and not dialect.asks_effort:
             record_of(scope).ignored.append(self.effort_param)
 
 

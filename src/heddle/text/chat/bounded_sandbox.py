@@ -14,7 +14,7 @@ from jinja2 import nodes, pass_context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from heddle.text.chat.budget import BUDGET, COUNTING, joined, shown
-from heddle.text.chat.sizes import check_call, check_filter, check_numbers, check_operation
+from heddle.text.chat.sizes import OwnList, check_call, check_filter, check_numbers, check_operation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,7 +40,7 @@ class BoundedSandbox(ImmutableSandboxedEnvironment):
             del self.filters[name]
         for name, function in self.filters.items():
             self.filters[name] = _checked(name, function)
-        self.filters |= COUNTING
+        self.filters |= {**COUNTING, "_own": _own}
         for name, test in self.tests.items():
             if not hasattr(test, "jinja_pass_arg"):
                 self.tests[name] = _checked_test(cast("Callable[..., bool]", test))
@@ -64,6 +64,11 @@ class BoundedSandbox(ImmutableSandboxedEnvironment):
         tree.set_environment(self)
         return tree
 
+    def is_safe_attribute(self, owner: Any, name: str, value: Any) -> bool:
+        """Whether a template may read an attribute. It may change lists that it has made."""
+        changes = isinstance(owner, OwnList) and name in ("append", "pop")
+        return changes or super().is_safe_attribute(owner, name, value)
+
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         BUDGET.get().step()
         check_operation(operator, left, right)
@@ -86,21 +91,32 @@ def _range(*arguments: int) -> range:
     return BUDGET.get().range(*arguments)
 
 
+@pass_context
+def _own(_context: Context, items: list[Any]) -> OwnList:
+    """A list that the template writes."""
+    return OwnList(items)
+
+
 def _filtered(expression: nodes.Expr, name: str) -> nodes.Filter:
     return nodes.Filter(expression, name, [], [], None, None, lineno=expression.lineno)
 
 
 def _replace_operations(parent: nodes.Node) -> None:
-    """Replace concatenations and slices below `parent` by filters, which count them."""
+    """Replace concatenations, slices and empty lists below `parent` by filters.
+
+    The filters count what they make. A template appends to lists that were empty.
+    """
 
     def replaced(child: Any) -> Any:
+        if isinstance(child, nodes.List) and not child.items:
+            return _filtered(child, "_own")
         if isinstance(child, nodes.Concat):
             return _filtered(nodes.List(child.nodes, lineno=child.lineno), "_joined")
         if isinstance(child, nodes.Getitem) and isinstance(child.arg, nodes.Slice):
             return _filtered(child, "_made")
         return child
 
-    if isinstance(parent, nodes.Filter) and parent.name == "_made":
+    if isinstance(parent, nodes.Filter) and parent.name in ("_made", "_own"):
         return
     for field, value in parent.iter_fields():
         many = isinstance(value, list)

@@ -32,8 +32,8 @@ class CallForm(ABC):
     """Whether the form also marks reasoning and text, so that `read` reads whole answers."""
     reasoning: ClassVar[Marks | None] = None
     """Marks of reasoning, of a form that frames answers."""
-    efforts: ClassVar[Mapping[str, str]] = {}
-    """The effort to ask for instead of an effort that the family was not trained on."""
+    efforts: ClassVar[Sequence[str]] = ()
+    """The efforts that the family was trained on, if its template takes any text."""
 
     @abstractmethod
     def read(self, source: AnswerReader, names: Collection[str]) -> Steps[None]:

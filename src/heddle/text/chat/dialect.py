@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from heddle.doors import extensions, refer
 from heddle.text.chat.call_forms import HERMES, LLAMA
+from heddle.text.chat.thinking import ReasoningVariables
 from heddle.text.chat.tool_prompt import written_out
 from heddle.text.parsing.answer_reader import Marks
 from heddle.text.parsing.reading import PLAIN, Reading
@@ -22,18 +23,21 @@ _FOREIGN = ("<function=", "<arg_key>")
 """A template with these strings writes calls between `<tool_call>` and `</tool_call>` in a
 form that is not JSON. Qwen3-Coder is an example."""
 
-EFFORT = "reasoning_effort"
-"""Name of the template variable for how long the model reasons."""
-
-_SWITCHES = ("enable_thinking", "thinking")
-"""Names of template variables that turn reasoning on and off: in Qwen3 and GLM, in DeepSeek V3.1
-and Kimi K2."""
-
-_REASONING = (
-    Marks("<think>", "</think>"),
-    Marks("[THINK]", "[/THINK]"),
-    Marks("<seed:think>", "</seed:think>"),
-)
+_REASONING = {
+    "</think>": Marks("<think>", "</think>"),
+    "[/THINK]": Marks("[THINK]", "[/THINK]"),
+    "</seed:think>": Marks("<seed:think>", "</seed:think>"),
+    "</mm:think>": Marks("<mm:think>", "</mm:think>"),
+    "</think{}>": Marks("<think:opensource>", "</think:opensource>"),
+    "<channel|>": Marks("<|channel>thought", "<channel|>"),
+    "<|END_THINKING|>": Marks("<|START_THINKING|>", "<|END_THINKING|>"),
+    "<|inner_suffix|>": Marks("<|inner_prefix|>", "<|inner_suffix|>"),
+    "<|end_of_thought|>": Marks("<|begin_of_thought|>", "<|end_of_thought|>"),
+    "[BEGIN FINAL RESPONSE]": Marks("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]"),
+}
+"""Marks of reasoning, by a text in the templates of a family: Qwen3, DeepSeek and many more;
+Mistral; Seed-OSS; MiniMax M3; Hunyuan 3, whose template formats its marks; Gemma 4; Cohere;
+Apertus; Sky-T1 and OpenThinker; Apriel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,30 +51,39 @@ class Dialect:
         marks: marks of reasoning; None if the template shows no marks.
         developer: the role to use for messages with the role `developer`. Many templates do not
             know this role.
-        asks_effort: whether the template has a variable `reasoning_effort`, as the one of gpt-oss.
-        switches: the template's variables that turn reasoning on and off.
+        reasoning: the template's variables that say whether, how hard and how long to reason.
     """
 
     form: CallForm
     knows_tools: bool
     marks: Marks | None
     developer: str
-    asks_effort: bool
-    switches: Sequence[str]
+    reasoning: ReasoningVariables
 
     @classmethod
-    def of(cls, template: str, variables: Collection[str]) -> Dialect:
-        """The dialect of a template. `variables` are the names that its source uses."""
+    def of(
+        cls,
+        template: str,
+        variables: Collection[str],
+        taken: Mapping[str, Sequence[str]] | None = None,
+    ) -> Dialect:
+        """The dialect of a template. `variables` are the names that its source uses, and `taken`
+        the values that it takes for some of them."""
         form = _form_of(template)
         if form is not None and not form.frames and "tools" not in variables:
             form = None
-        marks = next((marks for marks in _REASONING if marks.closing in template), None)
+        marks = next((marks for text, marks in _REASONING.items() if text in template), None)
         if form is not None and form.frames:
             marks = form.reasoning
         developer = "developer" if "developer" in template else "system"
-        switches = [name for name in _SWITCHES if name in variables]
-        asks_effort = EFFORT in variables
-        return cls(form or HERMES, form is not None, marks, developer, asks_effort, switches)
+        form, knows_tools = form or HERMES, form is not None
+        reasoning = ReasoningVariables.of(variables, taken or {}, form.efforts)
+        return cls(form, knows_tools, marks, developer, reasoning)
+
+    @property
+    def asks_effort(self) -> bool:
+        """Whether the template has a variable for how hard to reason, as that of gpt-oss."""
+        return bool(self.reasoning.efforts)
 
     def conversation(
         self, messages: Sequence[Json], tools: Sequence[Json]
@@ -125,10 +138,6 @@ class Dialect:
         generic = "generic: a system message describes tools. "
         reasoning = " ".join(self.marks) if self.marks else "no marks"
         return {"calls": form if self.knows_tools else generic + form, "reasoning": reasoning}
-
-    def effort(self, asked: str) -> str:
-        """The value of the template variable for an effort that a request asks for."""
-        return self.form.efforts.get(asked, asked)
 
 
 def _form_of(template: str) -> CallForm | None:

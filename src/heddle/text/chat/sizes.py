@@ -34,7 +34,14 @@ _TEXT_METHODS = """
     removeprefix removesuffix replace rfind rindex rjust rpartition rsplit rstrip split splitlines
     startswith strip swapcase title upper zfill
 """
+
+
+class OwnList(list[Any]):
+    """A list that a template has made. It may append to it, and take elements from it."""
+
+
 _METHODS: dict[type, frozenset[str]] = {
+    OwnList: frozenset({"append", "copy", "count", "index", "pop"}),
     str: frozenset(_TEXT_METHODS.split()),
     dict: frozenset({"copy", "get", "items", "keys", "values"}),
     list: frozenset({"copy", "count", "index"}),
@@ -97,6 +104,8 @@ def check_call(function: Any, arguments: tuple[Any, ...], named: Mapping[str, An
     if isinstance(owner, str):
         BUDGET.get().step(len(owner))
         _check_text(name, owner, arguments, named)
+    elif name == "append":
+        BUDGET.get().made([*arguments])
     elif name in ("changed", "count", "index"):  # they compare
         for one in (owner, *arguments):
             BUDGET.get().weigh(one if isinstance(one, (str, list, tuple, dict)) else "")

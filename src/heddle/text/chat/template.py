@@ -19,6 +19,7 @@ from heddle.errors import InvalidRequestError, ModelFileError
 from heddle.text.chat.bounded_sandbox import BoundedSandbox
 from heddle.text.chat.budget import check_length, render
 from heddle.text.chat.dialect import Dialect
+from heddle.text.chat.thinking import taken_values
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -76,7 +77,9 @@ class ChatTemplate:
         environment.globals["strftime_now"] = _strftime_now
         try:
             self._template = environment.from_string(environment.bounded(source))
-            read = meta.find_undeclared_variables(environment.parse(source))
+            tree = environment.parse(source)
+            taken = taken_values(tree)  # first: the other search folds constants
+            read = meta.find_undeclared_variables(tree)
         except Exception as error:  # Jinja's errors; Python's if Jinja's output does not compile
             raise ModelFileError(
                 f"the chat template does not parse: {_reason(error)}",
@@ -84,7 +87,7 @@ class ChatTemplate:
             ) from error
         self._dates = {name: format for name, format in _DATES.items() if name in read}
         self.source = source
-        self.dialect = Dialect.of(source, read)
+        self.dialect = Dialect.of(source, read, taken)
         self._defaults = {
             "bos_token": bos_token,
             "eos_token": eos_token,
@@ -124,10 +127,40 @@ class ChatTemplate:
         try:
             return render(self._template, names)
         except Exception as error:  # a template can raise any error that a Python expression can
-            raise InvalidRequestError(
-                f"the model's chat template cannot take these messages: {_reason(error)}",
-                param="messages",
-            ) from error
+            return self._rendered_otherwise(names, error)
+
+    def _rendered_otherwise(self, names: Mapping[str, Any], error: Exception) -> str:
+        """The text of a template that takes only tools, or no system message.
+
+        Raises:
+            InvalidRequestError: the template does not take these messages, either.
+        """
+        try:
+            if isinstance(error, TypeError) and names["tools"] is None:
+                # It loops over `tools` and does not ask whether there are any.
+                return render(self._template, {**names, "tools": []})
+            merged = _without_system(names["messages"])
+            if isinstance(error, _RefusalError) and merged is not None:
+                return render(self._template, {**names, "messages": merged})
+        except Exception as second:
+            error = second
+        raise InvalidRequestError(
+            f"the model's chat template cannot take these messages: {_reason(error)}",
+            param="messages",
+        ) from error
+
+
+def _without_system(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]] | None:
+    """The messages, with the system message at the start of the user's first message.
+
+    None if the conversation does not begin with both.
+    """
+    match [str(one["role"]) for one in messages[:2]]:
+        case ["system", "user"]:
+            first, second, *rest = messages
+            content = f"{first['content']}\n\n{second['content']}"
+            return [{**second, "content": content}, *rest]
+    return None
 
 
 def _reason(error: Exception) -> str:
@@ -178,8 +211,12 @@ class _GenerationTag(Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
+class _RefusalError(TemplateError):
+    """The template itself refuses the messages."""
+
+
 def _raise_exception(message: str) -> NoReturn:
-    raise TemplateError(message)
+    raise _RefusalError(message)
 
 
 def _strftime_now(format: str) -> str:

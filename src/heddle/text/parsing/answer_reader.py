@@ -32,6 +32,12 @@ class Marks(NamedTuple):
     opening: str
     closing: str
 
+    @property
+    def pieces(self) -> tuple[str, ...]:
+        """The texts that may be control tokens: both marks, and a tag at the start of the first."""
+        tag, end, rest = self.opening.partition(">")
+        return (*self, tag + end) if rest else tuple(self)
+
 
 class PartReader:
     """Reads the complete answer as text. `Reading` makes readers that also find other parts."""

@@ -47,7 +47,7 @@ class Reading:
         """All marks. If a mark is a control token, the detokenizer must show it in the text."""
         if self.form is not None and self.frames:
             return self.form.marks
-        return (*(self.form.marks if self.form else ()), *(self.marks or ()))
+        return (*(self.form.marks if self.form else ()), *(self.marks.pieces if self.marks else ()))
 
     def reader(self) -> PartReader:
         """A reader for one answer."""
