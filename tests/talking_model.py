@@ -45,10 +45,10 @@ SECTIONS = (
         "<｜tool▁calls▁end｜>",
         "<｜tool▁call▁begin｜>",
     ),
-    *("<｜tool▁sep｜>", "<｜tool▁call▁end｜>"),
+    *("<｜tool▁sep｜>", "<｜tool▁call▁end｜>", "｜DSML｜"),
 )
 """Control tokens of Kimi and DeepSeek, from id 146 on."""
-VOCABULARY = 160
+VOCABULARY = 192
 
 
 class LetterTokenizer:
@@ -60,13 +60,17 @@ class LetterTokenizer:
     unused = ()
     vocabulary_size = VOCABULARY
 
-    def __init__(self) -> None:
+    def __init__(self, *, controls: bool = True) -> None:
+        """`controls`: whether the marks are control tokens. If not, their tokens are text."""
         self._pieces = {id: chr(id) for id in range(1, 128)}
         self._pieces |= {136 + place: word for place, word in enumerate(WORDS)}
         self._control = {128 + place: word for place, word in enumerate(CONTROL)}
         self._control |= {140 + place: word for place, word in enumerate(HARMONY)}
         self._control[CALL] = "<|call|>"
         self._control |= {146 + place: word for place, word in enumerate(SECTIONS)}
+        if not controls:
+            self._pieces |= self._control
+            self._control = {}
         self.grammars = GrammarCompiler(self)
 
     def encode(self, text: str, *, parse_special: bool = True, **_: bool) -> list[int]:
@@ -105,9 +109,9 @@ class LetterTokenizer:
         return id not in self._pieces
 
 
-def refused_at(grammar: Grammar, text: str) -> str | None:
+def refused_at(grammar: Grammar, text: str, tokenizer: LetterTokenizer | None = None) -> str | None:
     """The text before the first token that is not allowed; None if all of `text` is allowed."""
-    tokenizer = LetterTokenizer()
+    tokenizer = tokenizer or LetterTokenizer()
     state, seen = tokenizer.grammar(grammar).begin(), list[int]()
     tokens = [*tokenizer.encode(text), END]
     for place, token in enumerate(tokens):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from heddle.extensions.call_forms.deepseek import DeepSeek
+from heddle.extensions.call_forms.dsml import Dsml, DsmlV4
 from heddle.extensions.call_forms.glm import Glm
 from heddle.extensions.call_forms.json_list import Granite, Nemotron, ToolCalls
 from heddle.extensions.call_forms.kimi import Kimi
@@ -22,6 +23,8 @@ XML = "<function=f><parameter=k>v</parameter></function>"
 GLM = "<tool_call>f<arg_key>k</arg_key><arg_value>v</arg_value></tool_call>"
 DEEPSEEK = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>"
 
+DSML = "{% set token = '｜DSML｜' %}<{{ token }}invoke name=\"f\">"
+
 
 @pytest.mark.parametrize(
     ("shown", "form"),
@@ -34,6 +37,9 @@ DEEPSEEK = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁s
         ("<|tool_calls_section_begin|><|tool_call_argument_begin|>", Kimi()),
         (DEEPSEEK, DeepSeek()),
         (DEEPSEEK + "```json", DeepSeek(fences=True)),
+        (DSML + "<{{ token }}function_calls>", Dsml()),
+        (DSML + "<{{ token }}tool_calls>", DsmlV4()),
+        (DSML.replace("｜DSML｜", ""), None),
         ("<TOOLCALL>[", Nemotron()),
         ("in <tool_call></tool_call> tags: <tool_calls>[", ToolCalls()),
         ("<tool_calls>", None),

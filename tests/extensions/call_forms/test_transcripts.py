@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from heddle.grammars import LARK, Grammar
 from heddle.text.chat.template import ChatTemplate
+from heddle.text.constrained.call_grammar import Callee, answer_grammar, calls_grammar
 from heddle.text.parsing.parts import Call, CallArguments, ParsedAnswer, parsed_answer
-from talking_model import talking_server
+from talking_model import LetterTokenizer, refused_at, talking_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -47,6 +49,14 @@ SAID = [
     pytest.param(name, said, id=f"{name}: {said['it']}")
     for name, form in FORMS.items()
     for said in form["said"]
+]
+CONSTRAINED = [  # Llama's grammars have no marks, though its models write them at times
+    pytest.param(name, said, id=f"{name}: {said['it']}")
+    for name, form in FORMS.items()
+    for said in form["said"]
+    if not name.startswith("llama")
+    and said.get("calls")
+    and not (said.get("free") or said.get("cut") or said.get("prompt"))
 ]
 
 
@@ -83,6 +93,23 @@ def test_every_beginning_of_a_transcript_is_read(name: str) -> None:
         for call in answer.calls:
             assert call.name == whole.name
             assert whole.arguments.startswith(call.arguments)
+
+
+@pytest.mark.parametrize("controls", [True, False])
+@pytest.mark.parametrize(("name", "said"), CONSTRAINED)
+def test_grammars_allow_a_transcript_with_marks_as_control_tokens_or_as_text(
+    name: str, said: Mapping[str, Any], controls: bool
+) -> None:
+    tokenizer = LetterTokenizer(controls=controls)
+    reading = template_of(name).dialect.reading("", SCHEMAS)
+    assert reading.form is not None
+    callees = [Callee(function, schema) for function, schema in SCHEMAS.items()]
+    late = calls_grammar(reading.form, callees, tokenizer.control_id)
+    allowed = Grammar(LARK, late, beginning=reading)
+    assert refused_at(allowed, said["text"], tokenizer) is None
+    if not said.get("content") and not said.get("reasoning"):
+        enforced = answer_grammar(reading, callees, tokenizer.control_id)
+        assert refused_at(Grammar.lark(enforced), said["text"], tokenizer) is None
 
 
 @pytest.fixture(scope="module", params=FORMS)

@@ -4,6 +4,7 @@ from heddle.doors import Extension
 
 _FORMS = (
     "deepseek",
+    "dsml",
     "glm",
     "harmony",
     "json_list",

@@ -86,21 +86,30 @@ class Tagged(CallForm):
         found: list[str] = []
         if not (yield from source.attempt(self._name(source, names, begun, found))):
             return False
-        schema = resolved(self.schemas.get(found[0]), {})
+        yield from self._arguments(source, resolved(self.schemas.get(found[0]), {}))
+        return True
+
+    def _arguments(self, source: AnswerReader, schema: Mapping[str, Any]) -> Steps[None]:
+        """Read the arguments of a call, which `schema` describes, and the tag after the call."""
         source.add_arguments("{")
         written = 0
-        while key := (yield from self._key(source)):
+        while header := (yield from self._key(source)):
+            key, types = self._parameter(header, schema)
             separator = ", " if written else ""
             written += 1
             start = f"{separator}{json.dumps(key, ensure_ascii=False)}: "
-            yield from self._value(source, start, _types(schema, key))
+            yield from self._value(source, start, types)
         if self.after_call:
             yield from source.skip(self.after_call)
         if source.cut and source.ended:
             yield from source.until((), lambda _: None)  # an incomplete tag
         else:
             source.add_arguments("}")
-        return True
+
+    def _parameter(self, header: str, schema: Mapping[str, Any]) -> tuple[str, frozenset[str]]:
+        """The key between `before_key` and `after_key`, and the types of its values."""
+        named = schema.get("properties")
+        return header, types_of(named.get(header) if isinstance(named, dict) else None, schema)
 
     def _name(
         self,
@@ -207,12 +216,15 @@ class Tagged(CallForm):
         return f"{head} SPACE? {self._parameters(schema, mark)} {end}"
 
     def rules(self, mark: Mark) -> Sequence[str]:
-        end = mark(self.after_value)
-        is_control = end.startswith("<")  # no other text has a control token
-        text = f"text: /(?s:.*)/ {end}" if is_control else f"text[lazy]: {_up_to(self.after_value)}"
         before, after = mark(self.before_key), self._after_key(mark)
         key = r'/[^<>"\n]+/'
-        return [text, f"parameter: {before} {key} {after} text SPACE?"]
+        return [self._text_rule(mark), f"parameter: {before} {key} {after} text SPACE?"]
+
+    def _text_rule(self, mark: Mark) -> str:
+        """Lark's rule for a text and the tag after it."""
+        end = mark(self.after_value)
+        is_control = end.startswith("<")  # no other text has a control token
+        return f"text: /(?s:.*)/ {end}" if is_control else f"text[lazy]: {_up_to(self.after_value)}"
 
     def _after_key(self, mark: Mark) -> str:
         value = f" SPACE? {mark(self.before_value)}" if self.before_value else ""
@@ -229,11 +241,15 @@ class Tagged(CallForm):
         written = []
         for key, part in properties.items():
             head = mark(f"{self.before_key}{key}")
-            one = f"{head} {self._after_key(mark)} {self._value_lark(part, schema, mark)} SPACE?"
+            one = f"{head} {self._rest_lark(part, schema, mark)} SPACE?"
             written.append(one if key in required else f"({one})?")
         if root.get("additionalProperties") is not False:
             written.append("parameter*")
         return " ".join(written)
+
+    def _rest_lark(self, part: Any, root: Schema, mark: Mark) -> str:
+        """Lark for what comes after a key that the schema `part` of `root` describes."""
+        return f"{self._after_key(mark)} {self._value_lark(part, root, mark)}"
 
     def _value_lark(self, part: Any, root: Schema, mark: Mark) -> str:
         """Lark for a value that the schema `part` of `root` allows, with the tag after it.
@@ -268,11 +284,6 @@ class _Padded:
         self._held = text[len(shown) :]
         if shown:
             self._take(shown)
-
-
-def _types(schema: Mapping[str, Any], key: str) -> frozenset[str]:
-    named = schema.get("properties")
-    return types_of(named.get(key) if isinstance(named, dict) else None, schema)
 
 
 def _escaped(text: str) -> str:
