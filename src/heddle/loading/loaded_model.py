@@ -178,8 +178,9 @@ class LoadedModel:
                 f"{self.info.id} has no chat template; send a prompt instead of messages",
                 param="messages",
             )
-        written, told = self.template.dialect.conversation(messages, tools)
-        names = {**(variables or {}), "tools": told}
+        dialect = self.template.dialect
+        written, told = dialect.conversation(messages, tools)
+        names = {**(variables or {}), dialect.form.tools_variable: told}
         if continue_final_message:
             return render_unfinished(self.template, written, **names)
         return self.template.render(written, add_generation_prompt=add_generation_prompt, **names)

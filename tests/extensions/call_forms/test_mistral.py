@@ -42,7 +42,7 @@ def call(id: str, **arguments: Any) -> dict[str, Any]:
     return {"id": id, "type": "function", "function": {"name": "f", "arguments": arguments}}
 
 
-HISTORY = [
+HISTORY: list[dict[str, Any]] = [
     {"role": "user", "content": "Hi"},
     {"role": "assistant", "content": "So:", "tool_calls": [call("call_1", x=1), call("123456789")]},
     {"role": "tool", "content": "one", "tool_call_id": "call_1"},

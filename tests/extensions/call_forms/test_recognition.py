@@ -14,7 +14,9 @@ from heddle.extensions.call_forms.llama import Llama4, LlamaPython
 from heddle.extensions.call_forms.minimax import MiniMax
 from heddle.extensions.call_forms.mistral import Mistral
 from heddle.extensions.call_forms.olmo3 import Olmo3
+from heddle.extensions.call_forms.phi4_mini import Phi4Mini
 from heddle.extensions.call_forms.seed_oss import SeedOss
+from heddle.extensions.call_forms.smollm3 import SmolLM3
 from heddle.extensions.call_forms.xml_function import XmlFunction
 from heddle.text.chat.call_forms import HERMES
 from heddle.text.chat.template import ChatTemplate
@@ -56,6 +58,10 @@ DSML = "{% set token = '｜DSML｜' %}<{{ token }}invoke name=\"f\">"
         ("[TOOL_CALLS][CALL_ID][ARGS]", Mistral(named=True, ids=True)),
         ("[TOOL_CALLS] cannot have both content and tool calls", Mistral(words=False)),
         ("<function_calls>", Olmo3()),
+        ("<|tool|><|/tool|>", Phi4Mini()),
+        ("<|tool_call|>f<|/tool_call|><|tool|><|/tool|>", Phi4Mini()),
+        ("functools[{", Phi4Mini(word=True)),
+        ("import functools", None),
         ("<function_calls><invoke name=", None),
         (XML, None),
         ("tools", None),
@@ -66,3 +72,10 @@ def test_a_template_shows_its_form(shown: str, form: object) -> None:
     assert (dialect.form, dialect.knows_tools) == (form or HERMES, form is not None)
     without = ChatTemplate("{{ messages }}" + shown, "", "").dialect
     assert (without.form, without.knows_tools) == (HERMES, False)
+
+
+def test_a_template_may_take_functions_under_another_name() -> None:
+    smollm3 = ChatTemplate("{{ xml_tools }}{{ messages }}<tool_call>", "", "").dialect
+    assert (smollm3.form, smollm3.knows_tools) == (SmolLM3(), True)
+    phi = ChatTemplate("{{ messages[0]['tools'] }}<|/tool|>{{ message['tools'] }}", "", "").dialect
+    assert (phi.form, phi.knows_tools) == (Phi4Mini(in_message=True), True)

@@ -175,6 +175,7 @@ def test_the_template_describes_the_tools_and_writes_the_calls(form: Any) -> Non
     server.says("Fine.")
     assert answered(ask(server, messages=history, tools=TOOLS)) == ParsedAnswer("Fine.")
     assert transcripts["history"] in server.prompt
+    assert "clock" in server.prompt, "all functions are described"
     assert "# Functions" not in server.prompt, "no second description"
     broken = {**call, "function": {"name": "edit", "arguments": "[1"}}
     history[1]["tool_calls"] = [broken]

@@ -14,7 +14,9 @@ _FORMS = (
     "minimax",
     "mistral",
     "olmo3",
+    "phi4_mini",
     "seed_oss",
+    "smollm3",
     "xml_function",
 )
 """The modules with a form, in the order in which their `form_of` are asked."""

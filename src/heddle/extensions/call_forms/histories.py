@@ -29,6 +29,20 @@ def with_texts(messages: Sequence[Json]) -> list[Json]:
     )
 
 
+def with_contents(messages: Sequence[Json], written: Callable[[Sequence[Json]], str]) -> list[Json]:
+    """The messages, with calls as text after their contents, for templates that leave out calls.
+
+    `written` returns the text of the functions and arguments of a message's calls.
+    """
+
+    def changed(message: Json) -> Json:
+        text = written([call["function"] for call in message["tool_calls"]])
+        rest = {name: value for name, value in message.items() if name != "tool_calls"}
+        return {**rest, "content": f"{message['content']}{text}"}
+
+    return [changed(message) if message.get("tool_calls") else message for message in messages]
+
+
 def _with_arguments(messages: Sequence[Json], change: Callable[[Any], Any]) -> list[Json]:
     def changed(call: Json) -> Json:
         function = call["function"]

@@ -14,7 +14,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from heddle.extensions.call_forms.histories import with_texts
+from heddle.extensions.call_forms.histories import with_contents, with_texts
 from heddle.text.chat.call_forms import CallForm
 
 if TYPE_CHECKING:
@@ -70,15 +70,10 @@ class Granite(JsonList):
 
     def history(self, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
         """The messages, with calls in their contents."""
-        return [self._written(message) for message in messages]
+        return with_contents(messages, self._text_of)
 
-    def _written(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
-        if not message.get("tool_calls"):
-            return message
-        calls = [call["function"] for call in message["tool_calls"]]
-        text = f"{self.marks[0]}{json.dumps(calls, ensure_ascii=False)}"
-        rest = {name: value for name, value in message.items() if name != "tool_calls"}
-        return rest | {"content": f"{message['content']}{text}"}
+    def _text_of(self, calls: Sequence[Mapping[str, Any]]) -> str:
+        return f"{self.marks[0]}{json.dumps(calls, ensure_ascii=False)}"
 
 
 def form_of(template: str) -> CallForm | None:

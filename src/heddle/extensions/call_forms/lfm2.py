@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from heddle.extensions.call_forms.histories import with_objects
+from heddle.extensions.call_forms.histories import with_contents, with_objects
 from heddle.extensions.call_forms.python_calls import PythonCalls
 
 if TYPE_CHECKING:
@@ -34,16 +34,11 @@ class Lfm2(PythonCalls):
 
     def history(self, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
         written = with_objects(messages)
-        return written if self.knows_calls else [self._with_text(one) for one in written]
+        return written if self.knows_calls else with_contents(written, self._text_of)
 
-    def _with_text(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
-        if not message.get("tool_calls"):
-            return message
-        functions = [call["function"] for call in message["tool_calls"]]
-        calls = ", ".join(_python_of(one["name"], one["arguments"]) for one in functions)
-        text = f"{self.marks[0]}[{calls}]{self.marks[1]}"
-        rest = {name: value for name, value in message.items() if name != "tool_calls"}
-        return rest | {"content": f"{message['content']}{text}"}
+    def _text_of(self, calls: Sequence[Mapping[str, Any]]) -> str:
+        text = ", ".join(_python_of(call["name"], call["arguments"]) for call in calls)
+        return f"{self.marks[0]}[{text}]{self.marks[1]}"
 
 
 def form_of(template: str) -> CallForm | None:

@@ -66,14 +66,14 @@ class PythonCalls(CallForm):
     def read_calls(self, source: AnswerReader, names: Collection[str] | None) -> Steps[bool]:
         """Read calls with their brackets. Returns whether there are any.
 
-        `names` lists the functions that the first call may name; None: any.
+        `names` lists the functions that they may name; None: any.
         """
         opening, closing = self.brackets
         found: list[str] = []
         if not (yield from source.attempt(self._name(source, opening, names, found))):
             return False
         yield from self._arguments(source, found[-1])
-        while (yield from source.attempt(self._name(source, self.separator, None, found))):
+        while (yield from source.attempt(self._name(source, self.separator, names, found))):
             yield from self._arguments(source, found[-1])
         yield from source.skip(closing)
         return True

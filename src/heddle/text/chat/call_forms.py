@@ -28,6 +28,8 @@ class CallForm(ABC):
 
     marks: ClassVar[tuple[str, ...]]
     """Marks of calls. If a mark is a control token, the detokenizer must show it in the text."""
+    tools_variable: ClassVar[str] = "tools"
+    """The variable in which templates of this family take functions."""
     frames: ClassVar[bool] = False
     """Whether the form also marks reasoning and text, so that `read` reads whole answers."""
     reasoning: ClassVar[Marks | None] = None
@@ -81,6 +83,15 @@ class CallForm(ABC):
     def history(self, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
         """The messages, with calls in the shape that templates of this family take."""
         return messages
+
+    def offered(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
+    ) -> tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]] | None]:
+        """The messages, and the value of `tools_variable`.
+
+        Some templates take functions in messages.
+        """
+        return messages, tools or None
 
 
 _LOOSE = {"```json": "```", "<tools>": "</tools>"}

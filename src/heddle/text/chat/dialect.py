@@ -70,7 +70,8 @@ class Dialect:
         """The dialect of a template. `variables` are the names that its source uses, and `taken`
         the values that it takes for some of them."""
         form = _form_of(template)
-        if form is not None and not form.frames and "tools" not in variables:
+        takes_tools = any(name.endswith("tools") for name in variables) or "'tools'" in template
+        if form is not None and not form.frames and not takes_tools:
             form = None
         marks = next((marks for text, marks in _REASONING.items() if text in template), None)
         if form is not None and form.frames:
@@ -101,7 +102,7 @@ class Dialect:
         if not self.knows_tools:
             calls = any("tool_calls" in one or one["role"] == "tool" for one in messages)
             return written_out(messages, tools) if tools or calls else messages, None
-        return self.form.history(messages), tools or None
+        return self.form.offered(self.form.history(messages), tools)
 
     def reading(
         self, prompt: str, functions: Mapping[str, Json] | None = None, begun: str = ""
