@@ -140,7 +140,7 @@ class Activate final : public ExpertRowInstruction {
         if (layer().gated()) {
             kernels(p).gated[static_cast<int>(layer().activation)](hidden, up, n, hidden);
         } else {
-            kernels(p).map[static_cast<int>(Map::kSquaredRelu)](up, n, hidden);
+            kernels(p).map[static_cast<int>(layer().map)](up, n, hidden);
         }
         if (!layer().quantised_hidden()) return;
         kernels(p).quantise(hidden, n, rows.hidden_codes.data() + at,

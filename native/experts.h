@@ -16,6 +16,7 @@ namespace heddle {
 struct ExpertLayer {
     Routing routing;
     Activation activation;  // of gates
+    Map map;                // of experts without gates
     std::vector<std::shared_ptr<const Matrix>> gate, up, down;
 
     bool gated() const { return !gate.empty(); }

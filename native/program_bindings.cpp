@@ -215,8 +215,8 @@ void add_experts(Program& p, int in, int logits, int out, const Matrices& gate, 
                       expert_scales ? vector_of(*expert_scales) : std::vector<float>()};
     if (!gate.empty()) {
         layer->activation = activation(activation_name);
-    } else if (activation_name != "squared_relu") {
-        throw std::invalid_argument("experts without gates have no activation " + activation_name);
+    } else {
+        layer->map = map(activation_name);
     }
     layer->gate.assign(gate.begin(), gate.end());
     layer->up.assign(up.begin(), up.end());

@@ -8,12 +8,21 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 from typing import Any
 
 import torch
 import transformers
 
-from models.tiny_encoders import DATA, MODELS, SEPARATOR, TEXTS, TinyEncoder, jina_shapes
+from models.tiny_encoders import (
+    DATA,
+    MODELS,
+    SEPARATOR,
+    TEXTS,
+    TinyEncoder,
+    jina_shapes,
+    nomic_moe_shapes,
+)
 
 CLASSES = {0: "no", 1: "maybe", 2: "yes"}
 
@@ -62,12 +71,70 @@ def jina_states(model: TinyEncoder, text: list[int]) -> torch.Tensor:
     return x
 
 
-def found_of_jina(model: TinyEncoder) -> dict[str, Any]:
-    """What the data file of Jina's BERT holds."""
-    made_with = f"torch {torch.__version__}"
-    data: dict[str, Any] = {"made_with": made_with, "shapes": jina_shapes()}
+def moe_states(model: TinyEncoder, text: list[int]) -> torch.Tensor:
+    """The last hidden states of nomic-bert with experts (arXiv:2502.07972)."""
+    shapes = nomic_moe_shapes(biased="unbiased" not in model.name)
+    state = {name: torch.from_numpy(values) for name, values in model.state(shapes).items()}
+    config, functional = model.config, torch.nn.functional
+    heads, width, experts = config["n_head"], config["n_embd"], config["num_experts"]
+
+    def linear(x: torch.Tensor, name: str) -> torch.Tensor:
+        return functional.linear(x, state[f"{name}.weight"], state.get(f"{name}.bias"))
+
+    def norm(x: torch.Tensor, name: str) -> torch.Tensor:
+        weight, bias = state[f"{name}.weight"], state[f"{name}.bias"]
+        return functional.layer_norm(x, (width,), weight, bias, 1e-12)
+
+    def turned(x: torch.Tensor) -> torch.Tensor:
+        half = width // heads // 2
+        frequencies = config["rotary_emb_base"] ** (-torch.arange(half) / half)
+        angles = torch.arange(len(text))[:, None] * frequencies
+        a, b = x[..., :half], x[..., half:]
+        cos, sin = angles.cos(), angles.sin()
+        return torch.cat([a * cos - b * sin, a * sin + b * cos], -1)
+
+    def mixture(x: torch.Tensor, name: str) -> torch.Tensor:
+        scores = linear(x, f"{name}.router.layer").softmax(-1)
+        up = state[f"{name}.experts.mlp.w1"].reshape(experts, -1, width)
+        down = state[f"{name}.experts.mlp.w2"].reshape(experts, -1, width)
+        y = torch.zeros_like(x)
+        for i, row in enumerate(x):
+            for expert in scores[i].topk(config["moe_top_k"]).indices.tolist():
+                y[i] += scores[i, expert] * (functional.gelu(up[expert] @ row) @ down[expert])
+        return y + state.get(f"{name}.experts.bias", 0.0)
+
+    x = state["embeddings.word_embeddings.weight"][text]
+    segments = torch.tensor(segments_of(text, 2))
+    x = norm(x + state["embeddings.token_type_embeddings.weight"][segments], "emb_ln")
+    for i in range(config["n_layer"]):
+        layer = f"encoder.layers.{i}"
+        parts = linear(x, f"{layer}.attn.Wqkv").chunk(3, -1)
+        q, k, v = (one.reshape(len(text), heads, -1).transpose(0, 1) for one in parts)
+        weights = (turned(q) @ turned(k).transpose(1, 2) / (width // heads) ** 0.5).softmax(-1)
+        mixed = (weights @ v).transpose(0, 1).reshape(len(text), width)
+        x = norm(x + linear(mixed, f"{layer}.attn.out_proj"), f"{layer}.norm1")
+        if i % config["moe_every_n_layers"] == 1:
+            y = mixture(x, f"{layer}.mlp")
+        else:
+            y = linear(functional.gelu(linear(x, f"{layer}.mlp.fc1")), f"{layer}.mlp.fc2")
+        x = norm(x + y, f"{layer}.norm2")
+    return x
+
+
+DEFINED = {
+    "jina-bert-v2": (jina_states, jina_shapes),
+    "nomic-bert-moe": (moe_states, nomic_moe_shapes),
+    "nomic-bert-moe-unbiased": (moe_states, partial(nomic_moe_shapes, biased=False)),
+}
+"""Models that `transformers` lacks: their states, and the shapes of their tensors."""
+
+
+def found_by_definition(model: TinyEncoder) -> dict[str, Any]:
+    """What the data file of a model that `transformers` lacks holds."""
+    states, shapes = DEFINED[model.name]
+    data: dict[str, Any] = {"made_with": f"torch {torch.__version__}", "shapes": shapes()}
     for text in TEXTS:
-        add_vectors(data, jina_states(model, text))
+        add_vectors(data, states(model, text))
     return data
 
 
@@ -79,8 +146,8 @@ def add_vectors(data: dict[str, Any], states: torch.Tensor) -> None:
 
 def found(model: TinyEncoder) -> dict[str, Any]:
     """What the model's data file holds."""
-    if model.config.get("position_embedding_type") == "alibi":
-        return found_of_jina(model)
+    if model.name in DEFINED:
+        return found_by_definition(model)
     auto = (
         transformers.AutoModelForSequenceClassification
         if model.classifies

@@ -152,9 +152,15 @@ class TinyEncoder:
         tensors = list(extra)
         for name, values in self.stored().items():
             stored = self._gguf_name(name)
-            if stored:
+            if stored.endswith("_exps.weight"):
+                tensors.append(Tensor.of(stored, self._expert_matrices(name, values)))
+            elif stored:
                 tensors.append(Tensor.of(stored, self.gguf_values(stored, values)))
         return write_gguf(path, self.metadata(), tensors)
+
+    def _expert_matrices(self, name: str, values: np.ndarray) -> np.ndarray:
+        matrices = values.reshape(self.config["num_experts"], -1, self.width)
+        return matrices.swapaxes(1, 2).copy() if name.endswith(".w2") else matrices
 
     def gguf_values(self, stored: str, values: np.ndarray) -> np.ndarray:
         """Positions of padding are left out."""
@@ -164,7 +170,8 @@ class TinyEncoder:
         return values[first:] if stored == "position_embd.weight" else values
 
     def _gguf_name(self, name: str) -> str:
-        part, _, kind = name.rpartition(".")
+        name = f"{name}.weight" if name.endswith((".w1", ".w2")) else name
+        part, _, kind = name.replace(".parametrizations.weight.original", ".weight").rpartition(".")
         number = next((one for one in part.split(".") if one.isdigit()), None)
         if number is not None:
             part = part.partition(f".{number}.")[2]
@@ -233,6 +240,23 @@ JINA_NAMES = {
     "mlp.wo": "ffn_down",
     "mlp.layernorm": "layer_output_norm",
 }
+_JINA_3 = COMMON | {"model_type": "jina_embeddings_v3", "type_vocab_size": 1, "pad_token_id": 1}
+JINA_3_CONFIG: dict[str, Any] = {
+    "model_type": "xlm-roberta",
+    "position_embedding_type": "rotary",
+    "rotary_emb_base": 20000.0,
+}
+JINA_3_NAMES = {
+    "embeddings.word_embeddings": "token_embd",
+    "embeddings.token_type_embeddings": "token_types",
+    "emb_ln": "token_embd_norm",
+    "mixer.Wqkv": "attn_qkv",
+    "mixer.out_proj": "attn_output",
+    "norm1": "attn_output_norm",
+    "mlp.fc1": "ffn_up",
+    "mlp.fc2": "ffn_down",
+    "norm2": "layer_output_norm",
+}
 _MPNET = COMMON | {"model_type": "mpnet", "pad_token_id": 1, "relative_attention_num_buckets": 32}
 _MODERN = {
     "model_type": "modernbert",
@@ -281,6 +305,12 @@ NOMIC_CONFIG: dict[str, Any] = {
     "rotary_emb_base": 1000,
     "activation_function": "swiglu",
 }
+NOMIC_MOE = NOMIC_CONFIG | {
+    "activation_function": "gelu",
+    "moe_every_n_layers": 2,
+    "num_experts": 4,
+    "moe_top_k": 2,
+}
 NOMIC_NAMES = {
     "embeddings.word_embeddings": "token_embd",
     "embeddings.token_type_embeddings": "token_types",
@@ -292,6 +322,13 @@ NOMIC_NAMES = {
     "mlp.fc12": "ffn_gate",
     "mlp.fc2": "ffn_down",
     "norm2": "layer_output_norm",
+}
+NOMIC_MOE_NAMES = {
+    **NOMIC_NAMES,
+    "mlp.fc1": "ffn_up",
+    "mlp.router.layer": "ffn_gate_inp",
+    "mlp.experts.mlp.w1": "ffn_up_exps",
+    "mlp.experts.mlp.w2": "ffn_down_exps",
 }
 _GTE = COMMON | {"model_type": "gte", "type_vocab_size": 1}
 QKV = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
@@ -353,10 +390,58 @@ def jina_shapes() -> dict[str, list[int]]:
     return found
 
 
+def nomic_moe_shapes(*, biased: bool = True) -> dict[str, list[int]]:
+    """Shapes of a tiny nomic-bert with experts, which `transformers` lacks.
+
+    GGUF files have no bias of the experts' sum.
+    """
+    width, inner, experts = NOMIC_MOE["n_embd"], NOMIC_MOE["n_inner"], NOMIC_MOE["num_experts"]
+    found = {
+        "embeddings.word_embeddings.weight": [VOCABULARY, width],
+        "embeddings.token_type_embeddings.weight": [2, width],
+    }
+    norms = ["emb_ln"]
+    for i in range(NOMIC_MOE["n_layer"]):
+        layer = f"encoder.layers.{i}"
+        norms += [f"{layer}.norm1", f"{layer}.norm2"]
+        matrices = {"attn.Wqkv": [3 * width, width], "attn.out_proj": [width, width]}
+        if i % 2 == 0:
+            matrices |= {"mlp.fc1": [inner, width], "mlp.fc2": [width, inner]}
+        for name, shape in matrices.items():
+            found |= {f"{layer}.{name}.weight": shape, f"{layer}.{name}.bias": shape[:1]}
+        if i % 2:
+            found[f"{layer}.mlp.router.layer.weight"] = [experts, width]
+            found[f"{layer}.mlp.experts.mlp.w1"] = [experts * inner, width]
+            found[f"{layer}.mlp.experts.mlp.w2"] = [experts * inner, width]
+            found |= {f"{layer}.mlp.experts.bias": [width]} if biased else {}
+    for name in norms:
+        found |= {f"{name}.weight": [width], f"{name}.bias": [width]}
+    return found
+
+
 def _renamed(name: str, parts: Mapping[str, str]) -> str:
     for old, new in parts.items():
         name = name.replace(old, new)
     return name
+
+
+def jina_3_name(name: str) -> str:
+    """The hub's name, as `transformers` says. Matrices have adapters beside them."""
+    renamed = _renamed(
+        name,
+        {
+            "embeddings.LayerNorm": "emb_ln",
+            "layers.": "encoder.layers.",
+            "self_attn.qkv": "mixer.Wqkv",
+            "self_attn.o_proj": "mixer.out_proj",
+            "post_attention_layernorm": "norm1",
+            "post_mlp_layernorm": "norm2",
+        },
+    )
+    adapted = ("word_embeddings", "Wqkv", "out_proj", "fc1", "fc2")
+    if renamed.rpartition(".")[0].endswith(adapted):
+        renamed = renamed.replace(".weight", ".parametrizations.weight.original")
+    return f"roberta.{renamed}"
 
 
 MODELS = (
@@ -379,6 +464,33 @@ MODELS = (
     ),
     TinyEncoder("distilbert", _DISTIL),
     TinyEncoder("distilbert-classes", _DISTIL, classifies=True),
+    TinyEncoder(
+        "jina-v3",
+        _JINA_3,
+        gguf="jina-bert-v3",
+        gguf_names=JINA_3_NAMES,
+        keys={"rope.freq_base": 20000.0},
+        folder_config=_JINA_3 | JINA_3_CONFIG,
+        folder_name=jina_3_name,
+        fused={"self_attn.qkv": QKV},
+    ),
+    TinyEncoder("nomic-bert-moe", NOMIC_MOE),
+    TinyEncoder(
+        "nomic-bert-moe-unbiased",
+        NOMIC_MOE,
+        gguf="nomic-bert-moe",
+        gguf_names=NOMIC_MOE_NAMES,
+        keys={
+            "rope.freq_base": 1000.0,
+            "expert_count": 4,
+            "expert_used_count": 2,
+            "moe_every_n_layers": 2,
+            "block_count": 3,
+            "context_length": 64,
+            "feed_forward_length": 64,
+            "attention.head_count": 3,
+        },
+    ),
     TinyEncoder("jina-bert-v2", _JINA, gguf="jina-bert-v2", gguf_names=JINA_NAMES),
     TinyEncoder("mpnet", _MPNET),
     TinyEncoder("mpnet-classes", _MPNET, classifies=True),

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 _CANONICAL_PREFIX = "layers."
 _KINDS = ("weight", "bias")
@@ -21,28 +21,29 @@ class TensorNames:
 
     def __init__(
         self,
-        prefix: str,
+        prefixes: Sequence[str],
         outside_layers: Mapping[str, str],
         in_layer: Mapping[str, str],
         irregular: Mapping[str, str],
         further: tuple[str, int] | None = None,
         aliases: Mapping[str, str] | None = None,
     ) -> None:
-        """Parts as stored, by canonical part. `prefix` comes before the number of a layer.
+        """Parts as stored, by canonical part.
 
         Args:
-            prefix: the text before the number of a layer in the files.
+            prefixes: the text before the number of a layer in the files, which may be any of these.
             outside_layers: parts outside of layers.
             in_layer: parts of a layer.
             irregular: names in a layer that do not end as their canonical names do, in full.
             further: a second prefix, whose layers the files number from 0 again, and the canonical
                 number of its first layer.
-            aliases: other names of tensors in a layer, in full, with their canonical names.
+            aliases: other names of tensors, in full, with their canonical names. Those in a layer
+                come without its prefix.
         """
-        self._places = [(prefix, 0), *([further] if further else [])]
+        self._places = [*((one, 0) for one in prefixes), *([further] if further else [])]
         self._outside = _in_full(outside_layers)
         self._in_layer = _in_full(in_layer) | dict(irregular)
-        self._canonical_outside = _inverse(self._outside)
+        self._canonical_outside = _inverse(self._outside) | dict(aliases or {})
         self._canonical_in_layer = _inverse(self._in_layer) | dict(aliases or {})
 
     def canonical(self, stored: str) -> str | None:

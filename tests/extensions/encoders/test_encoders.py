@@ -16,6 +16,7 @@ from heddle.errors import ContextLengthError, UnsupportedModelError
 from heddle.extensions.encoders.encoder import Encoder
 from heddle.extensions.reference.model import ReferenceModel
 from heddle.extensions.reference.ops import SequenceCache, SequenceChunk
+from heddle.models.blocks import Attention
 from heddle.models.build import build
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint
@@ -157,7 +158,7 @@ def test_models_saved_alone_have_no_prefix(tmp_path: Path) -> None:
 
     def old(name: str) -> str:
         bare = name.removeprefix("bert.")
-        is_norm = "LayerNorm" in bare and ".layer." in bare
+        is_norm = "LayerNorm" in bare
         return bare.replace("weight", "gamma").replace("bias", "beta") if is_norm else bare
 
     found = []
@@ -185,6 +186,18 @@ def test_windows_are_on_both_sides_and_skip_each_third_layer(tmp_path: Path) -> 
     assert found[0] == found[1]
     mixers = [layer.mixer for layer in found[0].layers]
     assert [mixer.spec.window for mixer in mixers] == [0, 8, 8, 0, 8]  # type: ignore[union-attr]
+
+
+def test_positions_of_gte_are_scaled_as_its_code_does(tmp_path: Path) -> None:
+    """A larger base, and one factor for all pairs."""
+    scaling = {"type": "ntk", "factor": 8.0}
+    folder = BY_NAME["gte"].write_folder(tmp_path, rope_theta=20000, rope_scaling=scaling)
+    with HuggingFaceCheckpoint.open(folder) as checkpoint:
+        mixer = build(checkpoint).layers[0].mixer
+    assert isinstance(mixer, Attention)
+    assert mixer.rope is not None
+    assert mixer.rope.base == 160_000
+    np.testing.assert_allclose(mixer.rope.factors, [8 ** (2 / 16)] * 8)
 
 
 def test_norms_of_queries_are_refused(tmp_path: Path) -> None:
@@ -220,7 +233,8 @@ def test_the_separator_is_that_of_the_tokenizer(token: str, tmp_path: Path) -> N
         ("distilbert", {"activation": "silu"}, "activation 'silu' is not supported"),
         ("bert", {"feed_forward_type": "glu"}, "feed_forward_type 'glu' is not supported"),
         ("nomic-bert", {"prenorm": True}, "prenorm True is not supported; supported: False"),
-        ("nomic-bert", {"moe_every_n_layers": 2}, "moe_every_n_layers 2 is not supported"),
+        ("nomic-bert-moe", {"num_shared_experts": 1}, "num_shared_experts 1 is not supported"),
+        ("gte", {"rope_scaling": {"type": "ntk", "factor": 8.0, "mixed_b": 0.9}}, "mixed_b is not"),
         ("gte", {"layer_norm_type": "rms_norm"}, "layer_norm_type 'rms_norm' is not supported"),
         ("modernbert", {"classifier_activation": "mish"}, "activation 'mish' is not supported"),
     ],

@@ -4,7 +4,7 @@ Fuses nodes that one native instruction can compute. No fusion changes a bit of 
 
 - matmuls that read the same input become one instruction (q, k and v; gate and up);
 - the matmul that computes an addend also adds it to the residual stream;
-- norm, attention and gated activation quantise their output if quantised matmuls read it next,
+- norm, attention and activations quantise their output if quantised matmuls read it next,
   each row while it is in the L1 cache;
 - rotation, scaling, soft caps and the norm of heads work in place.
 
@@ -263,11 +263,12 @@ class _Lowering:
             case recording.SoftCap():
                 self.program.soft_cap(buffer, node.cap)
             case recording.Activate():
-                self.program.activate(buffer, node.activation)
+                self.program.activate(buffer, node.activation, self._wants_quantised(node))
             case recording.StepSize():
                 self.program.step_size(buffer, _vector(node.bias), node.least, node.most)
         self._assign(node, buffer)
-        self._quantise_apart(node)
+        if not isinstance(node, recording.Activate):
+            self._quantise_apart(node)
 
     def _rope_table(self, spec: RopeSpec) -> int:
         if spec not in self._ropes:

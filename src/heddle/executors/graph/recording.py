@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _MAPS = {"silu", "gelu", "gelu_erf", "relu", "sigmoid"}
 _GATES = _MAPS | {"clamped", "identity"}
+_UNGATED = _MAPS | {"squared_relu", "tanh"}
 
 
 class LinearHandle(Protocol):
@@ -374,7 +375,7 @@ class RecordingOps:
         return self._record(Gated((gate, up), gate.width, gate.per_row, activation))
 
     def activate(self, x: Node, activation: str) -> Node:
-        _check_activation(activation, _MAPS | {"squared_relu", "tanh"})
+        _check_activation(activation, _UNGATED)
         return self._record(Activate((x,), x.width, x.per_row, activation))
 
     def causal_conv(self, x: Node, filters: object, place: StatePlace, activation: str) -> Node:
@@ -404,7 +405,7 @@ class RecordingOps:
     def experts(
         self, x: Node, logits: Node, weights: ExpertWeights[ExpertsHandle], spec: ExpertSpec
     ) -> Node:
-        known = _GATES if weights.gate is not None else {"squared_relu"}
+        known = _GATES if weights.gate is not None else _UNGATED
         _check_activation(spec.activation, known)
         return self._record(Experts((x, logits), x.width, x.per_row, weights, spec))
 

@@ -3,6 +3,7 @@
 BERT: Devlin et al. 2019 (arXiv:1810.04805). RoBERTa: Liu et al. 2019 (arXiv:1907.11692); its first
 positions are those of padding. DistilBERT: Sanh et al. 2019 (arXiv:1910.01108); it has no segments.
 Jina's BERT (Günther et al. 2023, arXiv:2310.19923) has ALiBi and gates; config.json calls it BERT.
+Jina v3 (Sturua et al. 2024, arXiv:2409.10173) is an XLM-RoBERTa with rotary positions.
 Norms follow the sums. Facts about files: `transformers`, and llama.cpp (`src/models/bert.cpp`). Its
 files of RoBERTa have no rows for padding.
 """
@@ -66,7 +67,10 @@ def _read_bert(config: Config) -> Config:
 
 
 def _read_roberta(config: Config) -> Config:
-    """The positions of padding tokens come first."""
+    """The positions of padding tokens come first. Jina v3's are rotary."""
+    if config.get("position_embedding_type") == "rotary":
+        base = config.get("rotary_emb_base", 10_000.0)
+        return {**read_labels(config), "positions": "rotary", "rope.base": base}
     _check(config)
     padding = config.get("pad_token_id", 1)
     first = padding + 1 if isinstance(padding, int) else padding
@@ -99,8 +103,8 @@ _LAYER = {
     "post_mlp_norm": "output.LayerNorm",
 }
 _ALIASES = {
-    f"{stored}.{old}": f"{canonical}.{kind}"
-    for canonical, stored in _LAYER.items()
+    f"{stored.removeprefix('model.')}.{old}": f"{canonical}.{kind}"
+    for canonical, stored in (_LAYER | _EMBEDDINGS).items()
     if canonical.endswith("norm")
     for old, kind in (("gamma", "weight"), ("beta", "bias.weight"))
 }
@@ -113,6 +117,26 @@ _OF_JINA = {
     "mlp.layernorm.bias": "post_mlp_norm.bias.weight",
 }
 
+_OF_JINA_3 = {
+    f"{stored}.{kind}": f"{canonical}.{canonical_kind}"
+    for canonical, stored in {
+        "embedding": "embeddings.word_embeddings",
+        "embedding_norm": "emb_ln",
+        "attention.qkv": "mixer.Wqkv",
+        "attention.output": "mixer.out_proj",
+        "post_attention_norm": "norm1",
+        "mlp.up": "mlp.fc1",
+        "mlp.down": "mlp.fc2",
+        "post_mlp_norm": "norm2",
+    }.items()
+    for kind, canonical_kind in (
+        ("weight", "weight"),
+        ("parametrizations.weight.original", "weight"),
+        ("bias", "bias.weight" if canonical.endswith("norm") else "bias"),
+    )
+}
+"""Names of Jina v3. Its adapters for single tasks lie beside each original weight."""
+
 _BERT = FolderNames(
     hyperparameters={"norm_eps": "layer_norm_eps"},
     values={"causal": False},
@@ -120,14 +144,16 @@ _BERT = FolderNames(
     layer=_LAYER,
     aliases=_ALIASES | _OF_JINA,
     bases=("bert.",),
-    layers="encoder.layer.",
+    layers=("encoder.layer.",),
     activations=ACTIVATIONS,
     read=_read_bert,
 )
 _ROBERTA = replace(
     _BERT,
     outside={**_EMBEDDINGS, "pooler": "classifier.dense", "classifier": "classifier.out_proj"},
+    aliases=_ALIASES | _OF_JINA_3,
     bases=("roberta.",),
+    layers=("encoder.layers.", "encoder.layer."),
     read=_read_roberta,
 )
 
@@ -174,7 +200,7 @@ FAMILY = Family(
                 "post_mlp_norm": "output_layer_norm",
             },
             bases=("distilbert.",),
-            layers="transformer.layer.",
+            layers=("transformer.layer.",),
             read=_read_distilbert,
         ),
     },

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from heddle.errors import UnsupportedModelError
+from heddle.extensions.encoders.experts import PlainExperts
 from heddle.models.base import read_sizes
 from heddle.models.blocks import (
     Attention,
@@ -21,11 +22,12 @@ from heddle.models.blocks import (
 )
 from heddle.models.decoder import Decoder, DecoderWeights
 from heddle.models.feed_forward import MLP, GatedMLP
-from heddle.models.ops import Slopes
+from heddle.models.ops import ExpertSpec, Slopes
 from heddle.models.positions import rope
 
 if TYPE_CHECKING:
     from heddle.models.base import Sizes
+    from heddle.models.blocks import FeedForward
     from heddle.models.ops import Batch, Loader, Ops
     from heddle.weights.hyperparameters import Hyperparameters
 
@@ -187,16 +189,14 @@ def build(hyperparameters: Hyperparameters, context: int) -> Encoder:
         bias=Slopes.of_heads(sizes.heads) if kind == "slopes" else None,
     )
     turns = rope(read, shape.head_dim, context) if kind == "rotary" else None
-    layer = Layer(
-        Attention(shape.width, spec, turns),
-        feed_forward(read, sizes),
-        eps,
-        NormPlacement.SUM,
-        centred=True,
-    )
+    attention, dense = Attention(shape.width, spec, turns), feed_forward(read, sizes)
+
+    def layer(mlp: FeedForward) -> Layer:
+        return Layer(attention, mlp, eps, NormPlacement.SUM, centred=True)
+
     return Encoder(
         shape,
-        (layer,) * shape.layers,
+        tuple(layer(experts or dense) for experts in _experts(read, sizes)),
         eps,
         first_position=read.count("first_position") if kind == "table" else None,
         segments=read.integer("segments", 1),
@@ -211,6 +211,21 @@ def feed_forward(hyperparameters: Hyperparameters, sizes: Sizes) -> MLP | GatedM
     kind = GatedMLP if hyperparameters.flag("gated", False) else MLP
     activation = hyperparameters.choice("activation", _ACTIVATIONS, "gelu_erf")
     return kind(sizes.shape.width, sizes.mlp_width, activation)
+
+
+def _experts(hyperparameters: Hyperparameters, sizes: Sizes) -> list[PlainExperts | None]:
+    """The experts of each layer; None where it has a dense part."""
+    read, layers = hyperparameters, sizes.shape.layers
+    if not read.count("experts"):
+        return [None] * layers
+    activation = read.choice("activation", _ACTIVATIONS, "gelu_erf")
+    used = read.integer("experts_used")
+    spec = ExpertSpec(read.integer("experts"), used, "softmax", activation=activation)
+    listed = read.get("expert_layers")
+    if used > spec.count or not isinstance(listed, list) or len(listed) != layers:
+        read.fail("experts_used", f"is {used}, or the layers with experts are not {layers} flags")
+    experts = PlainExperts(sizes.shape.width, sizes.mlp_width, spec)
+    return [experts if one else None for one in listed]
 
 
 def encoder_sizes(hyperparameters: Hyperparameters) -> Sizes:

@@ -37,6 +37,13 @@ def read_gguf(values: dict[str, Any], metadata: Mapping[str, object]) -> None:
         values["labels"] = [str(label) for label in values["labels"]]
 
 
+def layers_with_experts(layers: object, every: object) -> dict[str, object]:
+    """The second of every so many layers has experts (llama.cpp, `src/models/bert.cpp`)."""
+    if not isinstance(layers, int) or not isinstance(every, int) or every < 1:
+        return {}
+    return {"expert_layers": [layer % every == 1 for layer in range(layers)]}
+
+
 def read_labels(config: Config) -> dict[str, object]:
     """The classes of a sequence classifier, if config.json describes one.
 

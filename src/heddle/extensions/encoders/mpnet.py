@@ -125,7 +125,7 @@ FAMILY = Family(
                 "post_mlp_norm": "output.LayerNorm",
             },
             bases=("mpnet.",),
-            layers="encoder.layer.",
+            layers=("encoder.layer.",),
             activations=ACTIVATIONS,
             read=_read,
             make=_make,

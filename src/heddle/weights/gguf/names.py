@@ -185,5 +185,5 @@ def tensor_names(architecture: str) -> TensorNames:
     own = names_of(architecture)
     in_layer = {name: label for name, label in {**_IN_LAYER, **own.layer}.items() if label}
     return TensorNames(
-        "blk.", _OUTSIDE_LAYERS | dict(own.outside), in_layer, _IRREGULAR | dict(own.tensors)
+        ("blk.",), _OUTSIDE_LAYERS | dict(own.outside), in_layer, _IRREGULAR | dict(own.tensors)
     )

@@ -30,9 +30,10 @@ class FolderNames:
         layer: parts of a layer, by canonical part.
         layer_without_experts: the same in models without experts; None: as in the others.
         tensors: whole names of tensors of a layer that do not end as their canonical names do.
-        aliases: other names of tensors of a layer, in full, with their canonical names.
+        aliases: other names of tensors, in full, with their canonical names: those of a layer after
+            its prefix, others after that of all tensors.
         bases: prefixes that all tensors may have, beside those of other architectures.
-        layers: prefix of the layers after that of all tensors.
+        layers: prefixes of the layers after that of all tensors.
         head_layers: prefix of the layers of a prediction head that lies outside of the model's
             layers; empty: it lies behind them, or there is none.
         head: parts of such a head, by canonical part.
@@ -59,7 +60,7 @@ class FolderNames:
     tensors: Mapping[str, str] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
     bases: tuple[str, ...] = ()
-    layers: str = "layers."
+    layers: tuple[str, ...] = ("layers.",)
     head_layers: str = ""
     head: Mapping[str, str] = field(default_factory=dict)
     norms_without_one: bool = False
@@ -173,7 +174,8 @@ def base_of(architecture: str, labels: Container[str]) -> str:
     """The prefix of a folder's tensors, whose names are `labels`."""
     own = names_of(architecture)
     embedding = own.outside.get("embedding", "").removeprefix(_BASE)
-    names = ("embed_tokens.weight", "embeddings.weight", f"{embedding}.weight")
+    aliases = (label for label, name in own.aliases.items() if name == "embedding.weight")
+    names = ("embed_tokens.weight", "embeddings.weight", f"{embedding}.weight", *aliases)
     bases = (*own.bases, *_BASES)
     found = (base for base in bases if any(f"{base}{name}" in labels for name in names))
     return next(found, _BASE)
@@ -211,10 +213,10 @@ def tensor_names(
     if not has_experts and own.layer_without_experts is not None:
         layer = own.layer_without_experts
     return TensorNames(
-        f"{base}{own.layers}",
+        [f"{base}{one}" for one in own.layers],
         outside,
         _IN_LAYER | dict(layer),
         _IRREGULAR | dict(own.tensors),
         further,
-        own.aliases,
+        {**own.aliases, **{f"{base}{label}": name for label, name in own.aliases.items()}},
     )
