@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 PAIRS = [b"ab", b"  ", b"aa", b"abc", b"aba", b"    ", b"\xc3\xa9", b"abab", b"aaa", b" ab", b"bc"]
 RANKED = [bytes([byte]) for byte in range(256)] + PAIRS
 PATTERN = r"\S+| +|\s"
-TEXTS = st.text() | st.text("abc é\n")
+TEXTS = st.text() | st.text("abc é\n") | st.text("ab", min_size=4)
 SPECIAL = 30
 
 
