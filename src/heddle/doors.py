@@ -101,6 +101,9 @@ class Extension:
             :class:`heddle.text.tokenizer.tokenizer.Tokenizer` and the settings, and return the
             settings with which the device loads the model: with less `kv_cache`, for one, if the
             extension needs a part of it.
+        judges: functions that take a checkpoint and its
+            :class:`heddle.text.tokenizer.tokenizer.Tokenizer`, and return a
+            :class:`heddle.loading.judge.Judge`, or None. They may read the checkpoint.
         engrams: a class with the methods of :class:`heddle.engine.engrams.EngramLibrary`, and `of`,
             which opens the tables of the settings; empty: none.
     """
@@ -126,6 +129,7 @@ class Extension:
     constraints: Sequence[str] = ()
     batch_drafters: Sequence[str] = ()
     shares: Sequence[str] = ()
+    judges: Sequence[str] = ()
     engrams: str = ""
 
 

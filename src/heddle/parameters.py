@@ -48,10 +48,16 @@ class Api(Flag):
     EMBEDDINGS = auto()
     EMBEDDING = auto()
     RERANK = auto()
+    SCORE = auto()
+    CLASSIFY = auto()
+    POOLING = auto()
+    COHERE_EMBED = auto()
     TOKENIZE = auto()
     DETOKENIZE = auto()
     APPLY_TEMPLATE = auto()
     GENERATION = CHAT | COMPLETIONS | LLAMACPP
+    VECTORS = EMBEDDINGS | RERANK | SCORE | CLASSIFY | POOLING
+    """APIs whose answers come from one vector for each text."""
     OLLAMA = OLLAMA_CHAT | OLLAMA_GENERATE
     EXTENDED = GENERATION | RESPONSES | OLLAMA
     """APIs whose requests have more fields than the vendor defines."""

@@ -13,6 +13,7 @@ from heddle.engine.engine import Engine
 from heddle.engine.progress import batch_progress
 from heddle.engine.streaming.blocking import Collector
 from heddle.errors import InvalidRequestError
+from heddle.loading.judge import paired, probability
 from heddle.outputs import FinishReason
 from heddle.sampling_params import SamplingParams
 from heddle.sizes import counted
@@ -133,23 +134,43 @@ class LLM(Closing):
     ) -> list[float]:
         """Scores in [0, 1] of how well each document answers the query, in their order.
 
-        The model answers "yes" or "no", as Qwen3-Reranker was trained to. See
-        :class:`heddle.loading.reranking.Reranker`.
+        The model is a cross-encoder, or it answers "yes" or "no" as Qwen3-Reranker was trained to.
 
         Args:
             query: the text of the search.
             documents: any number of texts.
-            instruction: what the documents are judged by; None: Qwen3-Reranker's own instruction.
+            instruction: what the documents are judged by; None: Qwen3-Reranker's own instruction. A
+                cross-encoder takes none.
 
         Raises:
             UnsupportedParameterError: the model cannot judge documents.
             HeddleError: a document was refused or failed. The other documents are cancelled.
         """
-        reranker = self.engine.model.judge()
-        prompts = [reranker.prompt(query, document, instruction) for document in documents]
-        params = [EmbeddingParams(Pooling.LAST, unit_length=False)] * len(prompts)
-        states = self._run(prompts, params, Collector.wait_embedding, None)
-        return [reranker.score(state.vector) for state in states]
+        return self.score([query], documents, instruction)
+
+    def score(
+        self,
+        queries: str | Iterable[str],
+        documents: str | Iterable[str],
+        instruction: str | None = None,
+    ) -> list[float]:
+        """Scores in [0, 1] of pairs of a query and a document, as for :meth:`rerank`.
+
+        Args:
+            queries: one text for all documents, or as many as there are documents.
+            documents: one text for all queries, or as many as there are queries.
+            instruction: as for :meth:`rerank`.
+
+        Raises:
+            InvalidRequestError: the numbers of queries and documents differ.
+            UnsupportedParameterError: the model cannot judge documents.
+            HeddleError: a pair was refused or failed. The other pairs are cancelled.
+        """
+        judge = self.engine.model.judge()
+        pairs = paired(queries, documents)
+        prompts = [judge.prompt(query, document, instruction) for query, document in pairs]
+        vectors = self._run(prompts, [judge.params] * len(prompts), Collector.wait_embedding, None)
+        return [probability(judge.logit(one.vector)) for one in vectors]
 
     def chat(
         self, messages: Sequence[Mapping[str, Any]], params: SamplingParams | None = None

@@ -75,7 +75,7 @@ def _load(
     found: Found, checkpoint: Checkpoint, config: EngineConfig, load: Load, progress: Progress
 ) -> LoadedModel:
     from heddle.loading.chat_templates import chat_template_of
-    from heddle.loading.reranking import reranker_of
+    from heddle.loading.judge import judge_of
     from heddle.text.tokenizer.tokenizer import Tokenizer
     from heddle.weights.mix import Mix
 
@@ -97,7 +97,7 @@ def _load(
             sampling = {**found.sampling, **checkpoint.recommended().checked()}
         config = _shared(checkpoint, tokenizer, config)
         executor = load(checkpoint, config, progress.update)
-        reranker = reranker_of(checkpoint, tokenizer)  # its tensor has been checked by now
+        judge = judge_of(checkpoint, tokenizer)  # its tensors have been checked by now
         progress.update(weights)
         _warm_up(found.name, executor, progress)
     finally:
@@ -112,7 +112,7 @@ def _load(
         sampling,
         checkpoint.prompts,
         checkpoint.default_prompt,
-        reranker,
+        judge,
         tuple(checkpoint.hyperparameters.get("labels", ())),  # type: ignore[arg-type]
         str(checkpoint.hyperparameters.get("problem_type", "")),
     )

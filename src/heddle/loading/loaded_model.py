@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from heddle.embedding import EmbeddingParams
     from heddle.executor import Executor, ModelShape
-    from heddle.loading.reranking import Reranker
+    from heddle.loading.judge import Judge
     from heddle.text.chat.template import ChatTemplate
     from heddle.text.parsing.reading import Reading
     from heddle.text.tokenizer.tokenizer import Tokenizer
@@ -66,7 +66,7 @@ class LoadedModel:
             `SamplingParams`.
         prompts: texts that go before inputs of embeddings, by name.
         default_prompt: the text that goes before inputs without a named prompt.
-        reranker: scores documents; None if the model cannot.
+        documents_judge: scores documents; None if the model cannot.
         labels: names of a classifier's classes, whose logits are the vector of a text; empty: the
             model is no classifier. A cross-encoder has one.
         problem_type: what these logits mean, in the words of `transformers`; may be empty.
@@ -81,7 +81,7 @@ class LoadedModel:
     sampling_defaults: Mapping[str, Any] = field(default_factory=dict)
     prompts: Mapping[str, str] = field(default_factory=dict)
     default_prompt: str = ""
-    reranker: Reranker | None = None
+    documents_judge: Judge | None = None
     labels: tuple[str, ...] = ()
     problem_type: str = ""
 
@@ -117,19 +117,20 @@ class LoadedModel:
                 param="pooling",
             )
 
-    def judge(self) -> Reranker:
-        """The model's reranker.
+    def judge(self) -> Judge:
+        """What scores documents.
 
         Raises:
             UnsupportedParameterError: the model cannot judge documents.
         """
-        if self.reranker is None:
+        if self.documents_judge is None:
             raise UnsupportedParameterError(
-                f"{self.info.id} cannot rerank documents: its vocabulary or architecture is not"
-                " that of Qwen3-Reranker. Load such a model, or compare embeddings",
+                f"{self.info.id} cannot rerank documents: it is no cross-encoder, and its"
+                " vocabulary or architecture is not that of Qwen3-Reranker. Load such a model, or"
+                " compare embeddings",
                 param="model",
             )
-        return self.reranker
+        return self.documents_judge
 
     def embedding_text(self, text: str, prompt_name: str | None) -> str:
         """The text to embed: the named prompt of the model's files, or the default one, and `text`.

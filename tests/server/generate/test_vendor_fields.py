@@ -16,7 +16,7 @@ from heddle.extensions.ollama.administration import DeleteRequest, PullRequest
 from heddle.extensions.ollama.embeddings import EmbeddingRequest as OlderEmbeddingRequest
 from heddle.extensions.ollama.embeddings import EmbedRequest
 from heddle.extensions.ollama.models import ShowRequest
-from heddle.extensions.vllm import rerank, tokenize
+from heddle.extensions.vllm import classify, pooling, rerank, score, tokenize
 from heddle.parameters import Api
 from heddle.sampling_params import all_parameters
 from heddle.server.api.openai import embeddings, response_schemas, schemas
@@ -41,6 +41,9 @@ BODIES: list[tuple[Api, str, type[BaseModel]]] = [
     (Api.COUNT, "", messages.CountRequest),
     (Api.EMBEDDINGS, "", embeddings.EmbeddingRequest),
     (Api.RERANK, "", rerank.RerankRequest),
+    (Api.SCORE, "", score.ScoreRequest),
+    (Api.CLASSIFY, "", classify.ClassifyRequest),
+    (Api.POOLING, "", pooling.PoolingRequest),
     (Api.TOKENIZE, "", tokenize.TokenizeRequest),
     (Api.CHAT, "messages", chat_fields.ChatMessage),
     (Api.CHAT, "messages.content", chat_fields.TextPart),

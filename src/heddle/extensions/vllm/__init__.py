@@ -1,4 +1,4 @@
-"""vLLM's API: converts text to token ids and back, reranks documents."""
+"""vLLM's API: converts text to token ids and back; ranks, scores, classifies and pools texts."""
 
 from heddle.doors import Extension
 

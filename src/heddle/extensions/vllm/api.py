@@ -1,10 +1,10 @@
-"""vLLM's API: converts text to token ids and back, reranks documents."""
+"""vLLM's API: converts text to token ids and back; ranks, scores, classifies and pools texts."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from heddle.extensions.vllm import rerank, tokenize
+from heddle.extensions.vllm import classify, pooling, rerank, score, tokenize
 from heddle.server.generate.api import Api
 
 if TYPE_CHECKING:
@@ -18,6 +18,9 @@ def _routes(service: Service, _dispatcher: Dispatcher) -> list[APIRouter]:
     return [
         tokenize.routes(service),
         rerank.routes(service),
+        score.routes(service),
+        classify.routes(service),
+        pooling.routes(service),
     ]
 
 

@@ -54,13 +54,13 @@ ROWS = (
         True,
     ),
     *refused(
-        _ALL | Api.EMBEDDINGS | Api.RERANK,
+        _ALL | Api.VECTORS,
         "truncate_prompt_tokens",
         "would drop a part of the prompt",
         instead="send a shorter prompt",
     ),
     *ignored(
-        _ALL | Api.EMBEDDINGS | Api.RERANK,
+        _ALL | Api.VECTORS,
         "truncation_side",
         str,
         "has no effect without `truncate_prompt_tokens`",
@@ -115,7 +115,7 @@ ROWS = (
         doc="without `include_usage`: no effect",
     ),
     # --- places, labels ---
-    *ignored(_ALL | Api.EMBEDDINGS | Api.RERANK, "request_id", str, "labels the request"),
+    *ignored(_ALL | Api.VECTORS, "request_id", str, "labels the request"),
     *ignored(_ALL, "session_id", str, "labels the request"),
     *ignored(_ALL, "kv_transfer_params", dict[str, Any], _PLACE),
     *ignored(_ALL, "ec_transfer_params", dict[str, Any], _PLACE),
@@ -145,13 +145,17 @@ ROWS = (
     *refused(Api.RESPONSES, "enable_response_messages", _ADDS, False, constrains=False),
     # --- embeddings, documents, tokens ---
     *served(Api.EMBEDDINGS, "pooling prompt_name"),
-    *served(Api.EMBEDDINGS | Api.RERANK, "cache_salt priority"),
+    *served(Api.VECTORS, "cache_salt priority"),
     *refused(Api.EMBEDDINGS, "add_special_tokens", "would leave out tokens", True),
     *refused(Api.EMBEDDINGS, "normalize use_activation", "vectors have length 1", True),
     *refused(Api.EMBEDDINGS, "embed_dtype", "numbers are float32", "float32"),
     *refused(Api.EMBEDDINGS, "endianness", "bytes are little-endian", "native", "little"),
     *served(Api.RERANK, "query documents top_n return_documents instruction"),
     *ignored(Api.RERANK, "max_tokens_per_doc", int, "a too long document is an error"),
+    *served(Api.SCORE, "text_1 text_2 queries documents data_1 data_2"),
+    *served(Api.CLASSIFY | Api.POOLING, "input"),
+    *served(Api.POOLING, "encoding_format pooling normalize"),
+    *served(Api.SCORE | Api.CLASSIFY | Api.POOLING, "use_activation"),
     *served(Api.TOKENIZE, "messages tools prompt add_special_tokens return_token_strs"),
     *served(Api.DETOKENIZE, "tokens"),
 )

@@ -8,19 +8,20 @@ The shapes are those that the clients of Jina, Cohere and vLLM share. A body wit
 from __future__ import annotations
 
 import secrets
-from contextlib import aclosing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 from starlette.responses import Response  # noqa: TC002  FastAPI reads annotations of routes
 
-from heddle.embedding import EmbeddingParams, Pooling
 from heddle.errors import InvalidRequestError
+from heddle.extensions.vllm.lists import all_vectors
+from heddle.loading.judge import probability
 from heddle.parameters import Api
 from heddle.server.generate.dispatch import salted
 from heddle.server.generate.parameters import agreed
-from heddle.server.generate.vectors import check_length, vectors
+from heddle.server.generate.vectors import check_length
 from heddle.server.generate.vendor_fields.table import decided
 from heddle.server.http.connection import unless_gone
 from heddle.server.http.encoding import json_response
@@ -30,9 +31,6 @@ from heddle.server.http.schema import Schema, takes
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from starlette.types import Scope
-
-    from heddle.loading.reranking import Reranker
     from heddle.server.generate.service import Served, Service
 
 MAX_DOCUMENTS = 2048
@@ -64,6 +62,7 @@ class RerankRequest(Schema):
     return_documents: bool | None = Field(
         None, description="whether results hold the text of their document"
     )
+    raw_scores: bool = Field(False, description="whether scores are logits, with `texts`")
     return_text: bool | None = Field(
         None, description="`return_documents` in TEI; null: true, or false with `texts`"
     )
@@ -112,16 +111,15 @@ def routes(service: Service) -> APIRouter:
         body, served, prompts = await service.take(
             request, RerankRequest, lambda body, served: (body, served, _prompts(body, served))
         )
-        params = EmbeddingParams(
-            Pooling.LAST, body.cache_salt, unit_length=False, priority=body.priority
-        )
+        judge = served.engine.model.judge()
+        params = replace(judge.params, cache_salt=body.cache_salt, priority=body.priority)
         params = salted(params, request, service)
-        reranker = served.engine.model.judge()
         record_of(request.scope).describe(served.name, params)
-        scores = await unless_gone(
-            request.receive, _scores(reranker, prompts, params, served, request.scope)
+        found = await unless_gone(
+            request.receive, all_vectors(prompts, params, served, request.scope)
         )
-        results = _results(body, scores)
+        logits = list(map(judge.logit, found))
+        results = _results(body, logits if body.raw_scores else list(map(probability, logits)))
         if body.texts is not None:
             return json_response(results)
         tokens = sum(map(len, prompts))
@@ -169,27 +167,12 @@ def _prompts(body: RerankRequest, served: Served) -> list[list[int]]:
         InvalidRequestError: a document is too long, or the model cannot judge documents.
     """
     field, texts = _documents(body)
-    reranker = served.engine.model.judge()
+    judge = served.engine.model.judge()
     prompts = []
     for text in texts:
-        prompts.append(reranker.prompt(body.query, text, body.instruction))
+        prompts.append(judge.prompt(body.query, text, body.instruction))
         check_length(prompts[-1], field, served)
     return prompts
-
-
-async def _scores(
-    reranker: Reranker,
-    prompts: list[list[int]],
-    params: EmbeddingParams,
-    served: Served,
-    scope: Scope,
-) -> list[float]:
-    """The score of each document, in order."""
-    found: dict[int, float] = {}
-    async with aclosing(vectors(prompts, params, served, scope)) as ready:
-        async for index, state in ready:
-            found[index] = reranker.score(state)
-    return [found[index] for index in range(len(prompts))]
 
 
 def _results(body: RerankRequest, scores: Sequence[float]) -> list[dict[str, object]]:

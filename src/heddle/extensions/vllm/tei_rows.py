@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from heddle.parameters import Api
-from heddle.server.generate.vendor_fields.row import ignored, refused, served
+from heddle.server.generate.vendor_fields.row import ignored, served
 
 _TOO_LONG = "a too long document is an error"
 
 ROWS = (
-    *served(Api.RERANK, "texts return_text"),
-    *refused(Api.RERANK, "raw_scores", "scores are probabilities", False),
+    *served(Api.RERANK, "texts return_text raw_scores"),
     *ignored(Api.RERANK, "truncate", bool, _TOO_LONG, False),
     *ignored(Api.RERANK, "truncation_direction", Any, _TOO_LONG, "Right", "right"),
 )

@@ -174,11 +174,11 @@ def _tokens(text: OnePrompt, prompt_name: str | None, served: Served) -> list[in
 
 def _entry(index: int, vector: array[float], *, in_base64: bool) -> bytes:
     """The JSON of an element of `data`."""
-    embedding = _base64(vector) if in_base64 else vector.tolist()
+    embedding = base64_of(vector) if in_base64 else vector.tolist()
     return encoding.encode({"object": "embedding", "index": index, "embedding": embedding})
 
 
-def _base64(vector: array[float]) -> str:
+def base64_of(vector: array[float]) -> str:
     """Base64 of the numbers as little-endian float32, which the `openai` client expects."""
     if sys.byteorder == "big":
         vector = vector[:]

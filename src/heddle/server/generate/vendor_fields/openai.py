@@ -17,9 +17,9 @@ _HOSTED = "needs a service of the vendor"
 
 ROWS = (
     # --- all routes ---
-    *served(_ALL | Api.EMBEDDINGS | Api.RERANK | Api.TOKENIZE | Api.DETOKENIZE, "model"),
+    *served(_ALL | Api.VECTORS | Api.TOKENIZE | Api.DETOKENIZE, "model"),
     *served(_ALL, "stream"),
-    *ignored(_ALL | Api.EMBEDDINGS | Api.RERANK, "user", str, _LABEL),
+    *ignored(_ALL | Api.VECTORS, "user", str, _LABEL),
     *ignored(Api.GENERATION, "metadata", dict[str, str], _LABEL),
     *served(_ITEMS, "metadata"),
     *ignored(_ALL, "safety_identifier", str, _LABEL),

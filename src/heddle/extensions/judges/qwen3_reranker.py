@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from heddle.embedding import EmbeddingParams, Pooling
 from heddle.weights.tensor_types import dequantize
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ _MARKS = ("<|im_start|>", "<|im_end|>")
 
 @dataclass(frozen=True, slots=True)
 class Reranker:
-    """The prompts and scores of one model.
+    """The prompts and scores of one model; see :class:`heddle.loading.judge.Judge`.
 
     Attributes:
         direction: (width,) float32, the row of "yes" in the output matrix less the row of "no".
@@ -59,16 +60,18 @@ class Reranker:
         inside = encode(body, add_special=False, parse_special=False)
         return [*self.tokenizer.encode_chat(_HEAD), *inside, *encode(_TAIL, add_special=False)]
 
-    def score(self, state: array[float]) -> float:
-        """The probability of "yes", from the last hidden state (width,)."""
-        products = np.frombuffer(state, np.float32).astype(np.float64) * self.direction
-        difference = math.fsum(products.tolist())  # exact in any order
-        if difference < 0:  # so that exp does not overflow
-            return math.exp(difference) / (1 + math.exp(difference))
-        return 1 / (1 + math.exp(-difference))
+    @property
+    def params(self) -> EmbeddingParams:
+        """Parameters of the last hidden state."""
+        return EmbeddingParams(Pooling.LAST, unit_length=False)
+
+    def logit(self, vector: array[float]) -> float:
+        """The logit of "yes" less that of "no", from the last hidden state (width,)."""
+        products = np.frombuffer(vector, np.float32).astype(np.float64) * self.direction
+        return math.fsum(products.tolist())  # exact in any order
 
 
-def reranker_of(checkpoint: Checkpoint, tokenizer: Tokenizer) -> Reranker | None:
+def judge_of(checkpoint: Checkpoint, tokenizer: Tokenizer) -> Reranker | None:
     """The reranker of a model; None if it does not know the prompt's marks or is of another kind.
 
     Raises:

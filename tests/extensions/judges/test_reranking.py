@@ -13,8 +13,8 @@ from tokenizers import pre_tokenizers
 from gguf_writer import Tensor, write_gguf
 from heddle import LLM, EngineConfig
 from heddle.errors import InvalidRequestError, UnsupportedParameterError
+from heddle.extensions.judges.qwen3_reranker import INSTRUCTION
 from heddle.extensions.reference.model import ReferenceModel
-from heddle.loading.reranking import INSTRUCTION
 from heddle.text.tokenizer.vocabulary import TokenType
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 from live_server import live_server
@@ -161,7 +161,6 @@ def test_texts_of_tei_get_a_plain_list(url: str) -> None:
         ({"texts": ["a"]}, "either documents or texts"),
         ({"documents": None}, "either documents or texts"),
         ({"documents": None, "texts": ["a", "x" * 800]}, "texts"),
-        ({"documents": None, "texts": ["a"], "raw_scores": True}, "raw_scores"),
         ({"return_documents": True, "return_text": False}, "return_text"),
     ],
 )
