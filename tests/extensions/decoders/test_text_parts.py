@@ -13,6 +13,7 @@ from folder_writer import write_safetensors
 from heddle.errors import ModelFileError
 from heddle.extensions.reference.model import ReferenceModel
 from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint
+from models.tiny import lfm2, llama, qwen2, qwen3
 from models.tiny.base import BASE, TOKENS
 from models.tiny.qwen2_vl import MODELS as QWEN2
 from models.tiny.qwen3_vl import MODELS as QWEN3
@@ -20,6 +21,7 @@ from models.tiny.qwen3_vl import MODELS as QWEN3
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from models.tiny.base import TinyModel
     from models.tiny.qwen2_vl import TinyQwen2VL
 
 QWEN3_MOE = QWEN3[1]
@@ -75,3 +77,40 @@ def test_a_stack_of_another_shape_is_named(shape: tuple[int, ...], tmp_path: Pat
     write_safetensors(folder / "model.safetensors", state | {label: np.zeros(shape, np.float32)})
     with pytest.raises(ModelFileError, match=r"gate_up_proj has shape .*\(experts, columns, rows"):
         HuggingFaceCheckpoint.open(folder)
+
+
+@pytest.mark.parametrize(
+    ("whole", "key", "base", "model"),
+    [
+        ("llava", "text_config", "language_model.model.", llama.PLAIN),
+        ("smolvlm", "text_config", "model.text_model.", llama.PLAIN),
+        ("internvl", "text_config", "language_model.model.", qwen2.MODELS[1]),
+        ("internvl_chat", "llm_config", "language_model.model.", qwen3.MODELS[1]),
+        ("lfm2_vl", "text_config", "model.language_model.", lfm2.MODELS[0]),
+    ],
+)
+def test_a_whole_model_may_have_any_known_text_model(
+    whole: str, key: str, base: str, model: TinyModel, tmp_path: Path
+) -> None:
+    """LLaVA and Pixtral, SmolVLM, InternVL, LFM2-VL."""
+    folder = model.write_folder(tmp_path)
+    config = {"model_type": whole, key: model.config(), "vision_config": {}}
+    (folder / "config.json").write_text(json.dumps(config))
+    named = {name.replace("model.", base, 1): one for name, one in model.stored().items()}
+    output = named.pop("lm_head.weight", None)
+    if output is not None:
+        named["language_model." * base.startswith("language") + "lm_head.weight"] = output
+    write_safetensors(folder / "model.safetensors", named)
+    with HuggingFaceCheckpoint.open(folder) as checkpoint:
+        logits = ReferenceModel(checkpoint).logits(TOKENS)
+    np.testing.assert_allclose(logits, model.expected_logits(), rtol=0, atol=4e-5)
+
+
+def test_a_text_model_without_a_name_has_that_of_the_whole(tmp_path: Path) -> None:
+    model = QWEN2[1]
+    folder = model.write_folder(tmp_path)
+    config = model.config()
+    config["text_config"] = {k: v for k, v in model.text_config.items() if k != "model_type"}
+    (folder / "config.json").write_text(json.dumps(config))
+    with HuggingFaceCheckpoint.open(folder) as checkpoint:
+        assert checkpoint.architecture == model.architecture

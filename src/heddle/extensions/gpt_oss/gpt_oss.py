@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from heddle.errors import UnsupportedModelError
 from heddle.extensions.gpt_oss.experts import made_tensors
 from heddle.models.base import read_sizes, read_windows
 from heddle.models.blocks import Attention, Layer
 from heddle.models.decoder import Decoder
 from heddle.models.experts import feed_forwards
 from heddle.models.family import Family
+from heddle.models.feed_forward import check_clamped
 from heddle.models.positions import rope
 from heddle.weights.gguf.names import GGUFNames
 from heddle.weights.huggingface.names import STACKED_GATE_UP, FolderNames
@@ -21,9 +21,6 @@ from heddle.weights.huggingface.names import STACKED_GATE_UP, FolderNames
 if TYPE_CHECKING:
     from heddle.models.blocks import FeedForward
     from heddle.weights.hyperparameters import Hyperparameters
-
-_CLAMPED = {"expert_limit": 7.0, "expert_slope": 1.702}
-"""The constants of the clamped activation; see :meth:`heddle.models.ops.Ops.gated`."""
 
 
 def build(hyperparameters: Hyperparameters, context: int) -> Decoder:
@@ -33,13 +30,7 @@ def build(hyperparameters: Hyperparameters, context: int) -> Decoder:
         UnsupportedModelError: the activation has other constants than the published models.
     """
     read = hyperparameters
-    for name, constant in _CLAMPED.items():
-        if read.number(name, constant) != constant:
-            label = read.label(name)
-            raise UnsupportedModelError(
-                f"{label} {read.number(name):g} is not supported; supported: {constant:g}",
-                param=label,
-            )
+    check_clamped(read)
     sizes = read_sizes(read)
     shape, eps = sizes.shape, sizes.norm_eps
     positions = rope(read, shape.head_dim, context)

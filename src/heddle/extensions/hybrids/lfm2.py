@@ -80,6 +80,7 @@ _FOLDER = FolderNames(
         "mlp.experts.down": "feed_forward.experts.*.w2",
     },
     tensors={"mlp.selection_bias.weight": "feed_forward.expert_bias"},
+    with_images=("lfm2_vl",),
     read=config.sizes,
 )
 FAMILY = Family(

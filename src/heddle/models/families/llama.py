@@ -98,14 +98,14 @@ FAMILY = Family(
         "seed_oss": GGUFNames(layer={"mlp_norm": "post_attention_norm"}),
     },
     hf={
-        "llama": FolderNames(),
+        "llama": FolderNames(with_images=("llava", "idefics3", "smolvlm")),
         "ernie4_5": FolderNames(values=INTERLEAVED),
         "ministral": FolderNames(),
         "ministral3": FolderNames(with_images=("mistral3",)),
         "mistral": FolderNames(),
         "mixtral": FolderNames(layer=MIXTRAL_EXPERTS),
         "phi3": FolderNames(scalings={"su": "longrope", "yarn": "longrope"}),
-        "qwen2": FolderNames(),
+        "qwen2": FolderNames(with_images=("internvl", "internvl_chat")),
         "seed_oss": FolderNames(),
     },
 )

@@ -67,13 +67,18 @@ _LAYERS = ("num_hidden_layers", "num_kv_shared_layers")
 
 
 def text_part(config: Config) -> Config:
-    """The configuration of the text model; `config` itself if the model has no other part."""
-    text = config.get("text_config")
-    with_images = {name for own in architectures("hf").values() for name in own.with_images}
-    if str(config.get("model_type")) not in with_images or not isinstance(text, dict):
+    """The configuration of the text model; `config` itself if the model has no other part.
+
+    A text model that names no architecture has that of its row in the families.
+    """
+    text, whole = config.get("text_config", config.get("llm_config")), config.get("model_type")
+    rows = architectures("hf").items()
+    owners = [name for name, own in rows if whole in own.with_images]
+    if not owners or not isinstance(text, dict):
         return config
     shared = ("quantization_config", "tie_word_embeddings", "bos_token_id", "eos_token_id")
-    return {key: config[key] for key in shared if key in config} | text
+    found = {key: config[key] for key in shared if key in config}
+    return found | {"model_type": owners[0]} | text
 
 
 def hyperparameters_of(config: Config, modules: SentenceModules, bounds: Bounds) -> Hyperparameters:

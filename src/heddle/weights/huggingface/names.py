@@ -166,6 +166,7 @@ _BASES = {
     "": "",  # somebody saved the model without its output matrix
     "language_model.model.": "language_model.",  # models that see images, too
     "model.language_model.": "",
+    "model.text_model.": "",
 }
 """Prefixes of all tensors but the output matrix, and for each prefix that of the output matrix."""
 
