@@ -101,6 +101,7 @@ def answer_in(template: ChatTemplate, message: dict[str, Any]) -> tuple[str, str
     if common.rfind("<") > common.rfind(">"):  # the prompt opens reasoning, the history closes it
         common = common[: common.rfind("<")]
     text = whole[len(common) :].rstrip().removesuffix(plain.rpartition("Fine.")[2].strip())
+    text = text.removesuffix("<|eom_id|>")  # a token that ends answers with calls
     marks = template.dialect.marks
     if marks and text.startswith(marks.closing):
         common, text = common + marks.closing, text.removeprefix(marks.closing)

@@ -6,19 +6,23 @@ import pytest
 
 from heddle.extensions.call_forms.deepseek import DeepSeek
 from heddle.extensions.call_forms.dsml import Dsml, DsmlV4
+from heddle.extensions.call_forms.functionary import Functionary, FunctionTags
 from heddle.extensions.call_forms.glm import Glm
 from heddle.extensions.call_forms.json_list import Granite, Nemotron, ToolCalls
 from heddle.extensions.call_forms.kimi import Kimi
 from heddle.extensions.call_forms.lfm2 import Lfm2
 from heddle.extensions.call_forms.llama import Llama4, LlamaPython
+from heddle.extensions.call_forms.minicpm5 import MiniCpm5
 from heddle.extensions.call_forms.minimax import MiniMax
 from heddle.extensions.call_forms.mistral import Mistral
 from heddle.extensions.call_forms.olmo3 import Olmo3
 from heddle.extensions.call_forms.phi4_mini import Phi4Mini
 from heddle.extensions.call_forms.seed_oss import SeedOss
 from heddle.extensions.call_forms.smollm3 import SmolLM3
+from heddle.extensions.call_forms.solar_open import SolarOpen
+from heddle.extensions.call_forms.solar_open2 import SolarOpen2
 from heddle.extensions.call_forms.xml_function import XmlFunction
-from heddle.text.chat.call_forms import HERMES
+from heddle.text.chat.call_forms import HERMES, CallForm
 from heddle.text.chat.template import ChatTemplate
 
 XML = "<function=f><parameter=k>v</parameter></function>"
@@ -57,6 +61,9 @@ DSML = "{% set token = '｜DSML｜' %}<{{ token }}invoke name=\"f\">"
         ("[TOOL_CALLS]name[ARGS][", Mistral(named=True)),
         ("[TOOL_CALLS][CALL_ID][ARGS]", Mistral(named=True, ids=True)),
         ("[TOOL_CALLS] cannot have both content and tool calls", Mistral(words=False)),
+        ('<function=example_function_name>{"a": 1}', FunctionTags()),
+        ('<function name="f"><param name="p">', MiniCpm5()),
+        ("<|tool_call:start|><|tool_arg:start|>", SolarOpen2()),
         ("<function_calls>", Olmo3()),
         ("<|tool|><|/tool|>", Phi4Mini()),
         ("<|tool_call|>f<|/tool_call|><|tool|><|/tool|>", Phi4Mini()),
@@ -79,3 +86,15 @@ def test_a_template_may_take_functions_under_another_name() -> None:
     assert (smollm3.form, smollm3.knows_tools) == (SmolLM3(), True)
     phi = ChatTemplate("{{ messages[0]['tools'] }}<|/tool|>{{ message['tools'] }}", "", "").dialect
     assert (phi.form, phi.knows_tools) == (Phi4Mini(in_message=True), True)
+
+
+@pytest.mark.parametrize(
+    ("shown", "form"),
+    [
+        (">>>all", Functionary()),
+        ("<|begin|>assistant<|tool_call:begin|><|tool_call:args|>", SolarOpen()),
+    ],
+)
+def test_a_form_of_whole_answers_needs_no_functions(shown: str, form: CallForm) -> None:
+    dialect = ChatTemplate("{{ messages }}" + shown, "", "").dialect
+    assert (dialect.form, dialect.knows_tools, dialect.marks) == (form, True, form.reasoning)

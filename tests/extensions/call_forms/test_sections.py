@@ -8,6 +8,7 @@ import pytest
 
 from heddle.extensions.call_forms.deepseek import DeepSeek
 from heddle.extensions.call_forms.kimi import Kimi
+from heddle.extensions.call_forms.solar_open import SolarOpen
 from heddle.grammars import LARK, Grammar
 from heddle.text.constrained.call_grammar import Callee, answer_grammar, calls_grammar
 from heddle.text.parsing.reading import Reading
@@ -21,6 +22,10 @@ FORMS: dict[str, tuple[Any, str]] = {
     "kimi": (
         Kimi(),
         "<|tool_call_begin|>functions.%s:3<|tool_call_argument_begin|>%s<|tool_call_end|>",
+    ),
+    "solar_open": (
+        SolarOpen(),
+        "<|tool_call:begin|>a1b2c3d4e5<|tool_call:name|>%s<|tool_call:args|>%s<|tool_call:end|>",
     ),
     "deepseek": (DeepSeek(), "<｜tool▁call▁begin｜>%s<｜tool▁sep｜>%s<｜tool▁call▁end｜>"),
     "deepseek with fences": (
@@ -57,7 +62,7 @@ def test_calls_follow_their_functions(name: str, make: Any) -> None:
     assert refused() is not None
 
 
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("name", [name for name in FORMS if name != "solar_open"])
 def test_a_late_grammar_may_begin_after_the_mark_of_a_call(name: str) -> None:
     form, call = FORMS[name]
     text = f"So: {call % ('f2', '{}')}{form.section_end}"
@@ -83,3 +88,38 @@ def test_ids_of_kimi_count_the_calls_of_a_conversation() -> None:
     assert fifth["tool_call_id"] == "unknown"
     assert sixth["tool_calls"][0]["id"] == "functions.f:3", "an id that comes again counts again"
     assert call["id"] == "a", "what was given is as it was"
+
+
+def test_solar_gets_a_message_for_text_and_one_for_calls() -> None:
+    call = {"id": "call_1", "function": {"name": "f", "arguments": {}}}
+    said = {"role": "assistant", "content": "So:", "reasoning_content": "Hm."}
+    result = {"role": "tool", "content": "1", "tool_call_id": "call_1"}
+    text, calls, told = SolarOpen().history([{**said, "tool_calls": [call]}, result])
+    assert text == {"role": "assistant", "content": "So:", "reasoning": "Hm."}
+    assert (calls["content"], "reasoning" in calls) == ("", False)
+    assert calls["tool_calls"][0]["id"] == told["tool_call_id"]
+    assert len(told["tool_call_id"]) == 10
+
+
+@pytest.mark.parametrize(
+    ("prompt", "opened", "with_text"),
+    [
+        ("<|begin|>assistant", "", "<|content|>"),
+        ("<|begin|>assistant<|think|><|end|><|begin|>assistant", "", "<|content|>"),
+        ("<|begin|>assistant<|content|>So", "<|content|>", ""),
+        ("<|begin|>assistant<|think|>Hm", "<|think|>", ""),
+    ],
+)
+def test_a_prompt_may_open_a_message_of_solar(prompt: str, opened: str, with_text: str) -> None:
+    form = SolarOpen()
+    assert form.opened(prompt) == opened
+    assert form.text_opened(prompt) == prompt + with_text
+
+
+def test_an_answer_of_solar_may_be_json() -> None:
+    reading = Reading(SolarOpen(), NAMES, SolarOpen.reasoning)
+    text = answer_grammar(reading, CALLEES, TOKENIZER.control_id, otherwise={"enum": [1]})
+    hm = "<|think|>Hm<|end|><|begin|>assistant"
+    for allowed in ("<|content|>1", f"{hm}<|content|>1"):
+        assert refused_at(Grammar.lark(text), allowed) is None
+    assert refused_at(Grammar.lark(text), "1") == ""

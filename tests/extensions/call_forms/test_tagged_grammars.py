@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from heddle.extensions.call_forms.glm import Glm
+from heddle.extensions.call_forms.minicpm5 import MiniCpm5
 from heddle.extensions.call_forms.minimax import MiniMax
 from heddle.extensions.call_forms.seed_oss import SeedOss
+from heddle.extensions.call_forms.solar_open2 import SolarOpen2
 from heddle.extensions.call_forms.xml_function import XmlFunction
 from heddle.grammars import LARK, Grammar
 from heddle.text.constrained.call_grammar import Callee, answer_grammar, calls_grammar
@@ -49,6 +51,16 @@ FORMS: dict[str, tuple[Any, str, str]] = {  # a call and a parameter
         Glm(),
         "<tool_call>%s\n%s</tool_call>",
         "<arg_key>%s</arg_key>\n<arg_value>%s</arg_value>\n",
+    ),
+    "minicpm5": (
+        MiniCpm5(),
+        '<function name="%s">%s</function>',
+        '<param name="%s">%s</param>\n',
+    ),
+    "solar_open2": (
+        SolarOpen2(),
+        "<|tool_call:start|>%s\n%s<|tool_call:end|>",
+        "<|tool_arg:start|>%s<|tool_arg:value|>%s<|tool_arg:end|>\n",
     ),
     "glm without newlines": (
         Glm(),
@@ -136,3 +148,12 @@ def test_every_schema_has_a_grammar(name: str, schema: dict[str, Any]) -> None:
     grammar = enforced(form, [Callee("f", schema)])
     filled = parameter % ("b", "x") if "allOf" in schema else ""
     assert refused_at(grammar, call % ("f", filled)) is None
+
+
+def test_a_value_of_minicpm_may_stand_in_cdata() -> None:
+    form, call, parameter = FORMS["minicpm5"]
+    for make in (enforced, late):
+        text = call % ("edit", parameter % ("text", "<![CDATA[a </param> & b]]>"))
+        assert refused_at(make(form), text) is None
+        text = call % ("edit", parameter % ("text", "a </param> & b"))
+        assert refused_at(make(form), text) is not None

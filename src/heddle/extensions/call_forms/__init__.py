@@ -5,18 +5,22 @@ from heddle.doors import Extension
 _FORMS = (
     "deepseek",
     "dsml",
+    "functionary",
     "glm",
     "harmony",
     "json_list",
     "kimi",
     "lfm2",
     "llama",
+    "minicpm5",
     "minimax",
     "mistral",
     "olmo3",
     "phi4_mini",
     "seed_oss",
     "smollm3",
+    "solar_open",
+    "solar_open2",
     "xml_function",
 )
 """The modules with a form, in the order in which their `form_of` are asked."""
