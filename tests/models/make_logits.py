@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import transformers
 
-from models.tiny import FAMILIES
+from models.tiny import FAMILIES, FOLDERS
 from models.tiny.base import TOKENS
 from models.tiny.base_images import TinySeeing
 
@@ -53,8 +53,9 @@ def logits(model: TinyModel) -> list[list[float]]:
 
 def main() -> None:
     made_with = f"transformers {transformers.__version__}, torch {torch.__version__}"
-    for family in sys.argv[1:] or FAMILIES:
-        models = FAMILIES[family]
+    families = FAMILIES | FOLDERS
+    for family in sys.argv[1:] or families:
+        models = families[family]
         for file in {model.logits_file for model in models}:
             found = {one.name: logits(one) for one in models if one.logits_file == file}
             text = json.dumps({"made_with": made_with} | found)

@@ -19,7 +19,7 @@ from heddle.sampling_params import SamplingParams
 from heddle.weights.formats import read_outline
 from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint
 from models.attentions import attentions
-from models.tiny import MODELS, gemma3, gemma4, ministral3, qwen3, qwen3_moe
+from models.tiny import FOLDERS, MODELS, gemma3, gemma4, ministral3, qwen3, qwen3_moe
 from models.tiny.base import TOKENS, TinyModel
 from models.tiny.llama import PLAIN
 
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
     from heddle.models.decoder import Decoder
 
-every_model = pytest.mark.parametrize("model", MODELS, ids=str)
+ALL = (*MODELS, *(model for models in FOLDERS.values() for model in models))
+every_model = pytest.mark.parametrize("model", ALL, ids=str)
 
 
 @every_model

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from heddle.errors import ModelFileError, UnsupportedModelError
+from heddle.extensions.reference.ops import ReferenceLoader
 from heddle.models.build import build
+from heddle.models.feed_forward import MLP
 from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint
 from models.attentions import attentions
-from models.tiny import cohere, phi, stablelm, starcoder2
+from models.tiny import bloom, cohere, falcon, gpt2, gpt_neox, opt, phi, stablelm, starcoder2
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,6 +45,48 @@ def test_layer_norms_of_queries_and_keys_are_refused(
 def test_a_factor_on_logits_that_makes_no_sense_is_refused(scale: object, tmp_path: Path) -> None:
     with pytest.raises(ModelFileError, match="logit"):
         decoder(cohere.MODELS[0], tmp_path, logit_scale=scale)
+
+
+@pytest.mark.parametrize(
+    ("model", "key", "value"),
+    [
+        (gpt2.MODELS[0], "scale_attn_by_inverse_layer_idx", True),
+        (gpt2.MODELS[0], "scale_attn_weights", False),
+        (gpt2.MODELS[0], "add_cross_attention", True),
+        (gpt2.MODELS[0], "activation_function", "quick_gelu"),
+        (opt.FOLDERS[0], "do_layer_norm_before", False),
+        (opt.FOLDERS[0], "word_embed_proj_dim", 16),
+        (bloom.MODELS[0], "apply_residual_connection_post_layernorm", True),
+        (falcon.MODELS[0], "alibi", True),
+        (falcon.MODELS[0], "parallel_attn", False),
+        (gpt_neox.MODELS[0], "hidden_act", "quick_gelu"),
+    ],
+    ids=str,
+)
+def test_what_no_checkpoint_of_a_first_family_has_is_refused_by_name(
+    model: TinyModel, key: str, value: object, tmp_path: Path
+) -> None:
+    with pytest.raises(UnsupportedModelError, match=f"{key} {value!r} is not supported"):
+        decoder(model, tmp_path, **{key: value})
+
+
+def test_joined_heads_that_config_json_contradicts_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelFileError, match=r"query_key_value\.weight has shape .* do not divide"):
+        decoder(gpt_neox.MODELS[0], tmp_path, num_attention_heads=7)
+    with pytest.raises(ModelFileError, match="num_attention_heads must be"):
+        decoder(falcon.MODELS[0], tmp_path, num_attention_heads=0)
+
+
+def test_the_activation_of_gpt2_is_that_of_config_json(tmp_path: Path) -> None:
+    found = decoder(gpt2.MODELS[0], tmp_path, activation_function="relu").layers[0].mlp
+    assert isinstance(found, MLP)
+    assert found.activation == "relu"
+
+
+def test_a_table_of_positions_must_have_a_row_for_each_position(tmp_path: Path) -> None:
+    checkpoint = HuggingFaceCheckpoint.open(gpt2.MODELS[0].write_folder(tmp_path, n_positions=63))
+    with pytest.raises(ModelFileError, match=r"transformer\.wpe\.weight has shape \(64, 48\)"):
+        build(checkpoint, 0).load(ReferenceLoader(checkpoint))
 
 
 def test_a_window_of_starcoder2_is_in_all_layers(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from heddle.weights.huggingface.made import MadeTensor, rows_of
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from heddle.weights.huggingface.json_files import Config
     from heddle.weights.huggingface.made import Stored
 
 _STACK = re.compile(
@@ -22,7 +23,7 @@ _STACK = re.compile(
 )
 
 
-def transposed_experts(tensors: Mapping[str, Stored]) -> dict[str, MadeTensor]:
+def transposed_experts(tensors: Mapping[str, Stored], _: Config) -> dict[str, MadeTensor]:
     """The experts' canonical tensors, by canonical name.
 
     Raises:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from heddle.models.ops import Loader, Ops
+    from heddle.weights.huggingface.json_files import Config
     from heddle.weights.huggingface.made import Stored
 
 A = TypeVar("A")
@@ -72,7 +73,7 @@ class PlainExperts:
         return ops.add(y, ops.layer_norm(x, weights.zeros, weights.bias, 1.0))
 
 
-def stacks(stored: Mapping[str, Stored]) -> Mapping[str, MadeTensor]:
+def stacks(stored: Mapping[str, Stored], _: Config) -> Mapping[str, MadeTensor]:
     """The matrices of experts, which a folder has below one another, with down transposed."""
     found = {}
     for label in stored:

@@ -92,7 +92,7 @@ def _read(config: Config) -> Config:
     return {**read_labels(config), "first_position": 2}
 
 
-def _make(stored: Mapping[str, Stored]) -> Mapping[str, MadeTensor]:
+def _make(stored: Mapping[str, Stored], _: Config) -> Mapping[str, MadeTensor]:
     """The table of terms as a vector."""
     label = next((name for name in stored if name.endswith("relative_attention_bias.weight")), None)
     if label is None:

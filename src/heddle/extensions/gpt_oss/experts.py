@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from heddle.weights.huggingface.json_files import Config
     from heddle.weights.huggingface.made import Stored
 
     Raw = NDArray[np.uint8]
@@ -32,7 +33,7 @@ _BLOCK = 32
 _DIMENSIONS = {"": 3, "_blocks": 4, "_bias": 2}
 
 
-def made_tensors(tensors: Mapping[str, Stored]) -> dict[str, MadeTensor]:
+def made_tensors(tensors: Mapping[str, Stored], _: Config) -> dict[str, MadeTensor]:
     """The experts' canonical tensors, by canonical name.
 
     Raises:

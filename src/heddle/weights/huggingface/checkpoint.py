@@ -78,7 +78,7 @@ class HuggingFaceCheckpoint(Closing):
                 has_experts=bool(self.hyperparameters.get("experts")),
             )
             make = names.names_of(architecture).make
-            self._made = make(self._stored.tensors) if make else {}
+            self._made = make(self._stored.tensors, self.config) if make else {}
             self._stacks = {} if self._made else self._stacked()
             self.tensors: Mapping[str, TensorInfo] = MappingProxyType(
                 take_apart(self._tensors(), self.hyperparameters)

@@ -48,8 +48,8 @@ class FolderNames:
         read: hyperparameters that only this architecture's config.json has, by canonical name; they
             replace those that all have. Raises ModelFileError or UnsupportedModelError.
         make: the tensors that are computed from stored ones without a change of a value, by
-            canonical name; None: there are none. It reads experts of types that `quant_method`
-            mxfp4 names.
+            canonical name, from their sizes and config.json; None: there are none. It reads experts
+            of types that `quant_method` mxfp4 names.
     """
 
     hyperparameters: Mapping[str, str] = field(default_factory=dict)
@@ -70,7 +70,7 @@ class FolderNames:
     activations: Mapping[str, str] = field(default_factory=dict)
     with_images: tuple[str, ...] = ()
     read: Callable[[Config], Mapping[str, object]] = lambda config: {}
-    make: Callable[[Mapping[str, Stored]], Mapping[str, MadeTensor]] | None = None
+    make: Callable[[Mapping[str, Stored], Config], Mapping[str, MadeTensor]] | None = None
 
 
 def names_of(architecture: str) -> FolderNames:
