@@ -27,7 +27,7 @@ from heddle.weights.hub.choice import choose
 from heddle.weights.hub.names import parse
 from heddle.weights.huggingface.checkpoint import check_config
 from heddle.weights.huggingface.config import hyperparameters_of
-from heddle.weights.huggingface.quantised import quantised_matrices
+from heddle.weights.huggingface.quantised import check_quantisation
 from heddle.weights.huggingface.sentence_modules import SentenceModules
 from heddle.weights.huggingface.tokenizer import read_tokenizer
 from heddle.weights.hyperparameters import Bounds
@@ -116,7 +116,7 @@ def _open(model: Model, folder: Path) -> None:
     weights = {"safetensors": "model.safetensors", "bin": "pytorch_model.bin"}[model.weights]
     choose(name, [weights, *(file.name for file in folder.iterdir())])
     config = check_config(folder, family_of, model.id)
-    quantised_matrices(config, {})
+    check_quantisation(config)
     hyperparameters = hyperparameters_of(config, SentenceModules(), _ANY_SIZE)
     family_of("hf", str(config["model_type"])).build(hyperparameters, 0)
     Tokenizer.of(read_tokenizer(folder, {**config, "vocab_size": None}))

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 Arrays = dict[str, np.ndarray]
 
-_DTYPES = {"f4": "F32", "f2": "F16", "i4": "I32", "i8": "I64", "i1": "I8"}
+_DTYPES = {
+    **{"f4": "F32", "f2": "F16", "i4": "I32", "i8": "I64", "i1": "I8"},
+    **{"u4": "U32", "u1": "U8"},
+}
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Matrices that a folder of safetensors stores quantised: GPTQ, AWQ, compressed-tensors and FP8."""
+"""Matrices that a folder of safetensors stores quantised: GPTQ, AWQ, FP8, MLX and others."""
 
 from heddle.doors import Extension
 
@@ -10,5 +10,6 @@ EXTENSION = Extension(
         "awq": f"{_GROUPED}:awq",
         "compressed-tensors": f"{_SCALED}:compressed_tensors",
         "fp8": f"{_SCALED}:fp8",
+        "mlx": "heddle.extensions.packed.mlx:mlx",
     }
 )

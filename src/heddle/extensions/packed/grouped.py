@@ -31,8 +31,8 @@ from heddle.weights.tensor_types import TensorType
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from heddle.extensions.packed.matrix import DecodeRows
-    from heddle.extensions.packed.values import Floats, Integers
+    from heddle.extensions.packed.matrix import Decoded, DecodeRows
+    from heddle.extensions.packed.values import Integers
     from heddle.weights.huggingface.json_files import Config
     from heddle.weights.huggingface.quantised import Read, Stored
 
@@ -61,7 +61,7 @@ class _Form:
     scattered: bool
 
 
-def gptq(settings: Config, tensors: Stored) -> list[PackedMatrix]:
+def gptq(settings: Config, tensors: Stored, _read: Read) -> list[PackedMatrix]:
     """Frantar et al. 2022, arXiv:2210.17323, as AutoGPTQ and GPTQModel store it.
 
     The first version of the format stores zero points less 1.
@@ -82,7 +82,7 @@ def gptq(settings: Config, tensors: Stored) -> list[PackedMatrix]:
     return [_matrix(stem, form, tensors) for stem in stems(tensors, ".qweight")]
 
 
-def awq(settings: Config, tensors: Stored) -> list[PackedMatrix]:
+def awq(settings: Config, tensors: Stored, _read: Read) -> list[PackedMatrix]:
     """Lin et al. 2023, arXiv:2306.00978, as AutoAWQ stores it for its kernel `gemm`."""
     version, bits = settings.get("version", "gemm"), settings.get("bits", settings.get("w_bit"))
     if not isinstance(version, str) or version.lower() != "gemm":
@@ -134,13 +134,13 @@ class _Source:
         zeros = (zeros + form.zero_shift) & ((1 << form.bits) - 1)
         scattered = self._groups_of_columns(read, len(scales)) if form.scattered else None
 
-        def decode(rows: slice) -> tuple[Integers, Floats]:
+        def decode(rows: slice) -> Decoded:
             codes = self._codes(words, rows)
             zero, scale = zeros[:, rows].T, scales[:, rows].T
             if scattered is not None:
-                return codes - zero[:, scattered], scale[:, scattered]
+                return codes - zero[:, scattered], scale[:, scattered], None
             zero = np.repeat(zero, columns // zero.shape[1], axis=1)
-            return codes - zero, spread(scale, self.kind, columns)
+            return codes - zero, spread(scale, self.kind, columns), None
 
         return decode
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from heddle.errors import ModelFileError, UnsupportedModelError
-from heddle.extensions.packed.values import BLOCK, encode, with_scales
+from heddle.extensions.packed.values import BLOCK, encode, float4_blocks, with_scales
 from heddle.weights.tensor_types import TensorType
 
 if TYPE_CHECKING:
@@ -25,16 +25,19 @@ _CHUNK_ELEMENTS = 1 << 20
 """Values decoded at a time. The temporaries take some ten bytes a value."""
 
 
+Decoded = tuple["Integers | Codes | Floats", "Floats | Codes", "Floats | None"]
+"""Values (n, columns), their scales, and what is added to the products, if anything.
+
+Scales and offsets are (n, columns) for a matrix that is read as F32, else (n, columns / elements of
+a block). Values are codes for F8_E4M3, MXFP4 and NVFP4. The scales of the last two are bytes, one
+for each run of 32 or 16 columns.
+"""
+
+
 class DecodeRows(Protocol):
     """Decodes rows of a matrix."""
 
-    def __call__(self, rows: slice, /) -> tuple[Integers | Codes | Floats, Floats]:
-        """Values (n, columns) and their scales.
-
-        If the matrix is read as F32, scales are (n, columns), else (n, columns / elements of a
-        block). If as F8_E4M3, the values are codes.
-        """
-        ...
+    def __call__(self, rows: slice, /) -> Decoded: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +89,19 @@ class PackedMatrix:
         skipped = wanted.start - first * of_row
         return found.reshape(-1)[skipped : skipped + len(wanted)]
 
-    def _encoded(self, values: Integers | Codes | Floats, scales: Floats) -> NDArray[np.uint8]:
+    def _encoded(
+        self, values: Integers | Codes | Floats, scales: Floats | Codes, offsets: Floats | None
+    ) -> NDArray[np.uint8]:
         if self.type is TensorType.F32:
-            return np.ascontiguousarray(values * scales, np.float32).view(np.uint8)
+            products = np.ascontiguousarray(values * scales, np.float32)
+            return (products if offsets is None else products + offsets).view(np.uint8)
         if self.type is TensorType.F8_E4M3:
-            return with_scales(values.astype(np.uint8, copy=False), scales)
+            return with_scales(values.astype(np.uint8, copy=False), scales.astype(np.float32))
+        if self.type in (TensorType.MXFP4, TensorType.NVFP4):
+            return float4_blocks(self.type, values.astype(np.uint8), scales.astype(np.uint8))
         try:
-            return encode(self.type, values.astype(np.int16), scales)
+            floats = scales.astype(np.float32, copy=False)
+            return encode(self.type, values.astype(np.int16), floats, offsets)
         except ValueError as error:
             raise UnsupportedModelError(
                 f"tensor {self.label}: {error}; use another form of this model",

@@ -31,8 +31,8 @@ from heddle.weights.tensor_types import TensorType
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from heddle.extensions.packed.matrix import DecodeRows
-    from heddle.extensions.packed.values import Codes, Floats, Integers
+    from heddle.extensions.packed.matrix import Decoded, DecodeRows
+    from heddle.extensions.packed.values import Floats, Integers
     from heddle.weights.huggingface.json_files import Config
     from heddle.weights.huggingface.quantised import Read, Stored
     from heddle.weights.huggingface.safetensors import StoredTensor
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _FORMATS = ("pack-quantized", "int-quantized", "float-quantized", "naive-quantized")
 
 
-def compressed_tensors(settings: Config, tensors: Stored) -> list[PackedMatrix]:
+def compressed_tensors(settings: Config, tensors: Stored, _read: Read) -> list[PackedMatrix]:
     """The integers and FP8 of the compressed-tensors package."""
     form, transform = settings.get("format"), settings.get("transform_config")
     if isinstance(transform, dict) and transform.get("config_groups"):
@@ -56,7 +56,7 @@ def compressed_tensors(settings: Config, tensors: Stored) -> list[PackedMatrix]:
     ]
 
 
-def fp8(settings: Config, tensors: Stored) -> list[PackedMatrix]:
+def fp8(settings: Config, tensors: Stored, _read: Read) -> list[PackedMatrix]:
     """FP8 E4M3 with a scale for each matrix, or for each block of it."""
     blocks = settings.get("weight_block_size")
     if blocks is None:
@@ -118,12 +118,12 @@ def _packed(stem: str, bits: int, tensors: Stored) -> PackedMatrix:
             )
         zeros = unpack(read(zero_label), bits, 0)[:rows] if zero_label in tensors else None
 
-        def decode(part: slice) -> tuple[Integers, Floats]:
+        def decode(part: slice) -> Decoded:
             zero: int | Integers = 1 << (bits - 1)
             if zeros is not None:
                 zero = np.repeat(zeros[part], group, axis=1)
             spread_scale = spread(scale[part].astype(np.float32), kind, columns)
-            return unpack(codes[part], bits, 1) - zero, spread_scale
+            return unpack(codes[part], bits, 1) - zero, spread_scale, None
 
         return decode
 
@@ -186,14 +186,14 @@ class _Bytes:
         scales = read(self.parts[1]).astype(np.float32)
         zeros = [read(label).astype(np.int16).reshape(-1, 1) for label in self.parts[2:]]
 
-        def decode(part: slice) -> tuple[Integers | Codes | Floats, Floats]:
+        def decode(part: slice) -> Decoded:
             raw = read(self.parts[0], part)
             if self.kind is TensorType.F8_E4M3:
-                return raw, self._scales(scales, part)
+                return raw, self._scales(scales, part), None
             values = e4m3(raw) if raw.dtype == np.uint8 else raw.astype(np.int16)
             for zero in zeros:
                 values = values - np.broadcast_to(zero, (rows, 1))[part]
-            return values, self._scales(scales, part)
+            return values, self._scales(scales, part), None
 
         return decode
 

@@ -18,7 +18,7 @@ from heddle.weights.hub.names import PREFIX, HubName, parse
 from heddle.weights.hub.snapshot import Snapshot, is_commit
 from heddle.weights.huggingface.checkpoint import check_config
 from heddle.weights.huggingface.json_files import read_optional_json
-from heddle.weights.huggingface.quantised import quantised_matrices
+from heddle.weights.huggingface.quantised import check_quantisation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -110,7 +110,7 @@ def _fetch(
     fetch = partial(download, name, listing=listing, snapshot=snapshot, place=place)
     if choice.is_folder:
         fetch([CONFIG], progress=progress, what=": configuration")
-        quantised_matrices(check_config(snapshot.path, check, name.served), {})
+        check_quantisation(check_config(snapshot.path, check, name.served))
         fetch(choice.first, progress=progress, what=": tokenizer")
         weights = weights_of(name, _places(snapshot), listing.files)
         fetch(weights, progress=progress, what=": weights")

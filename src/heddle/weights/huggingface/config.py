@@ -76,7 +76,8 @@ def text_part(config: Config) -> Config:
     owners = [name for name, own in rows if whole in own.with_images]
     if not owners or not isinstance(text, dict):
         return config
-    shared = ("quantization_config", "tie_word_embeddings", "bos_token_id", "eos_token_id")
+    quantised = ("quantization", "quantization_config")
+    shared = (*quantised, "tie_word_embeddings", "bos_token_id", "eos_token_id")
     found = {key: config[key] for key in shared if key in config}
     return found | {"model_type": owners[0]} | text
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any, Protocol
 
 from heddle.doors import extensions, refer
 from heddle.errors import UnsupportedModelError
 from heddle.weights.huggingface.names import names_of
+from heddle.weights.tensor_types import TensorType
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -16,10 +18,11 @@ if TYPE_CHECKING:
 
     from heddle.weights.huggingface.json_files import Config
     from heddle.weights.huggingface.safetensors import StoredTensor
-    from heddle.weights.tensor_types import TensorType
 
     Stored = Mapping[str, StoredTensor]
     """The tensors of a folder's files by their names."""
+
+_log = logging.getLogger(__name__)
 
 
 class Read(Protocol):
@@ -75,12 +78,15 @@ class QuantisedMatrix(Protocol):
 class Quantisation(Protocol):
     """Finds the matrices of a folder that one method has quantised."""
 
-    def __call__(self, settings: Config, tensors: Stored, /) -> Sequence[QuantisedMatrix]:
+    def __call__(
+        self, settings: Config, tensors: Stored, read: Read, /
+    ) -> Sequence[QuantisedMatrix]:
         """The quantised matrices. All other tensors are stored as they are.
 
         Args:
-            settings: `quantization_config` of config.json.
-            tensors: all tensors of the folder.
+            settings: `quantization_config` of config.json; of MLX, `quantization`.
+            tensors: all tensors of the folder; none if only the settings are to be judged.
+            read: reads one of them. It may decide how a matrix is read.
 
         Raises:
             UnsupportedModelError: a setting is not supported.
@@ -89,17 +95,19 @@ class Quantisation(Protocol):
         ...
 
 
-def quantised_matrices(config: Config, tensors: Stored) -> dict[str, QuantisedMatrix]:
+def quantised_matrices(config: Config, tensors: Stored, read: Read) -> dict[str, QuantisedMatrix]:
     """The quantised matrices of a folder, by label. All other tensors are stored as they are.
 
     Raises:
         UnsupportedModelError: no extension reads the folder's method, or a setting of it.
         ModelFileError: a part of a matrix is missing or has a wrong shape.
     """
-    settings = config.get("quantization_config")
+    of_mlx = config.get("quantization")
+    settings = of_mlx if isinstance(of_mlx, dict) else config.get("quantization_config")
     if settings is None:
         return {}
-    method = settings.get("quant_method") if isinstance(settings, dict) else None
+    method = "mlx" if settings is of_mlx else None
+    method = settings.get("quant_method", method) if isinstance(settings, dict) else None
     if method == "mxfp4" and names_of(str(config.get("model_type"))).make:
         return {}  # only experts are quantised; the family makes their tensors
     known = {
@@ -108,7 +116,28 @@ def quantised_matrices(config: Config, tensors: Stored) -> dict[str, QuantisedMa
     if not isinstance(settings, dict) or not isinstance(method, str) or method not in known:
         raise refuse("quant_method", method, f"supported: {', '.join(known) or 'none'}")
     find: Quantisation = refer(known[method])
-    return {matrix.label: matrix for matrix in find(settings, tensors)}
+    found = {matrix.label: matrix for matrix in find(settings, tensors, read)}
+    grown = [label for label, matrix in found.items() if matrix.type is TensorType.F32]
+    if grown:
+        _log.warning(
+            "%d of %d quantised matrices are held as F32, four bytes a weight: no other type has"
+            " their values exactly. The first is %s",
+            *(len(grown), len(found), grown[0]),
+        )
+    return found
+
+
+def check_quantisation(config: Config) -> None:
+    """Judge the settings of quantised weights, without the weights.
+
+    Raises:
+        UnsupportedModelError: no extension reads the folder's method, or a setting of it.
+    """
+
+    def read(label: str, rows: slice | None = None) -> NDArray[Any]:
+        raise AssertionError(f"there is no tensor {label}")
+
+    quantised_matrices(config, {}, read)
 
 
 def refuse(key: str, value: object, instead: str) -> UnsupportedModelError:

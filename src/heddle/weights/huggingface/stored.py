@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 _INDEX = "model.safetensors.index.json"
 _ONE_FILE = "model.safetensors"
 _TYPES = {"F32": TensorType.F32, "F16": TensorType.F16, "BF16": TensorType.BF16}
-_NUMPY = {"F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I8": "i1", "F8_E4M3": "u1"}
+_NUMPY = {
+    **{"F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I8": "i1"},
+    **{"U32": "<u4", "U8": "u1", "F8_E4M3": "u1"},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +91,7 @@ class StoredTensors(Closing):
         try:
             self._open_files(more)
             stored = {label: file.tensors[label] for label, file in self._file_of.items()}
-            self._quantised = quantised_matrices(config, stored)
+            self._quantised = quantised_matrices(config, stored, self._array)
         except BaseException:
             self.close()
             raise
