@@ -13,6 +13,7 @@ from heddle.loading.loaded_model import LoadedModel, ModelInfo
 from heddle.text.chat.dialect import Dialect
 from heddle.text.constrained.grammar import GrammarCompiler
 from heddle.text.tokenizer.sequences import find_breakers, spell
+from heddle.text.tokenizer.tokenizer import Tokenizer
 from heddle.token_rules import TokenPieces
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ class FakeTokenizer:
     unused = ()
     vocabulary_size = VOCABULARY
     fills_in = False
+    _suffix_ids: list[int] = []  # noqa: RUF012  tests replace it
+    shorten = Tokenizer.shorten
 
     def __init__(self, bos_id: int | None = None) -> None:
         self.bos_id = bos_id
@@ -45,7 +48,8 @@ class FakeTokenizer:
         parse_special: bool = True,
         continues: bool = False,
     ) -> list[int]:
-        return [PIECES.index(letter.encode()) for letter in text]
+        ids = [PIECES.index(letter.encode()) for letter in text]
+        return ids + self._suffix_ids if add_special else ids
 
     def encode_chat(self, text: str) -> list[int]:
         return self.encode(text, add_special=False)

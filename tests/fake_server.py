@@ -53,7 +53,8 @@ class AnyTextTokenizer(FakeTokenizer):
 
     def encode(self, text: str, **special: bool) -> list[int]:
         known = "abcdefghijklmnopqrstuvwxyz .-\n"
-        return super().encode("".join(letter if letter in known else "-" for letter in text))
+        text = "".join(letter if letter in known else "-" for letter in text)
+        return super().encode(text, **special)
 
 
 @dataclass

@@ -146,6 +146,18 @@ def test_long_texts_are_cut_to_the_longest_prompt_of_the_settings(
     assert (refused.status_code, "max_prompt_tokens" in refused.json()["error"]) == (400, True)
 
 
+def test_a_text_that_is_cut_keeps_the_token_that_ends_texts(
+    serve: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FakeTokenizer, "_suffix_ids", [29])
+    server = serve(max_prompt_tokens=5)
+    cut = embed(server, input="a" * 9)
+    assert cut["prompt_eval_count"] == 5
+    assert cut["embeddings"] == embed(server, input="a" * 4)["embeddings"]
+    older = server.post("/api/embeddings", {"model": "fake", "prompt": "a" * 9})
+    assert older.json()["embedding"] == cut["embeddings"][0]
+
+
 def test_options_have_no_effect_on_vectors(shared: Running) -> None:
     body = {"model": "fake", "input": "ab", "options": {"temperature": 0.5, "num_ctx": 64}}
     answer = shared.post("/api/embed", body | {"keep_alive": "5m"})

@@ -134,6 +134,19 @@ def test_bos_and_eos_are_added_where_the_file_asks() -> None:
     assert tokenizer.encode("", add_special=False) == []
 
 
+def test_a_shortened_text_keeps_the_token_that_ends_texts() -> None:
+    metadata = byte_level(
+        (), SPECIAL, bos_token_id=256, eos_token_id=257, add_bos_token=True, add_eos_token=True
+    )
+    tokenizer = tokenizer_of(metadata)
+    text = tokenizer.encode("abc")
+    assert tokenizer.shorten(text, 5) == tokenizer.shorten(text, 9) == text
+    assert tokenizer.shorten(text, 4) == tokenizer.encode("ab")
+    assert tokenizer.shorten(text, 1) == [257]
+    without = tokenizer_of(with_key(metadata, "add_eos_token", False))
+    assert without.shorten(text[:-1], 3) == without.encode("ab")
+
+
 def test_llama_bpe_adds_bos_unless_the_file_forbids_it() -> None:
     metadata = with_key(byte_level((), SPECIAL, bos_token_id=256), "pre", "llama-bpe")
     assert pieces(tokenizer_of(metadata), "a") == ["<s>", "a"]

@@ -45,6 +45,8 @@ Texts = Annotated[
 class EmbedRequest(Schema):
     """Body of `POST /api/embed`. A text that is too long is cut, unless `truncate` is false.
 
+    A cut text keeps the tokens that the model needs at its end.
+
     A vector with fewer `dimensions` is the first part of the whole vector, with length 1. Options
     have no effect on a vector.
     """
@@ -138,7 +140,8 @@ def _tokens(text: str, param: str, served: Served, *, cuts: bool) -> list[int]:
         raise InvalidRequestError(f"{param} must not be empty, got {text!r}", param=param)
     tokens = model.tokenizer.encode(model.embedding_text(text, None))
     if cuts:
-        tokens = tokens[: min(served.engine.context, config.max_prompt_tokens or len(tokens))]
+        limit = min(served.engine.context, config.max_prompt_tokens or len(tokens))
+        tokens = model.tokenizer.shorten(tokens, limit)
     check_length(tokens, param, served)
     return tokens
 

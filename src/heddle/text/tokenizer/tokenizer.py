@@ -180,6 +180,13 @@ class Tokenizer:
                 after_special = True
         return ids + self._suffix_ids if add_special else ids
 
+    def shorten(self, ids: list[int], limit: int) -> list[int]:
+        """The first `limit` ids of an encoded text, which keeps the tokens that end a text."""
+        if len(ids) <= limit:
+            return ids
+        end = self._suffix_ids[:limit]
+        return ids[: limit - len(end)] + end
+
     def encode_pair(self, first: str, second: str) -> list[int]:
         """Ids of two texts in one sequence, for models that compare texts.
 
