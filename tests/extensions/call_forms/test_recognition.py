@@ -6,6 +6,7 @@ import pytest
 
 from heddle.extensions.call_forms.deepseek import DeepSeek
 from heddle.extensions.call_forms.dsml import Dsml, DsmlV4
+from heddle.extensions.call_forms.ernie import Ernie
 from heddle.extensions.call_forms.functionary import Functionary, FunctionTags
 from heddle.extensions.call_forms.glm import Glm
 from heddle.extensions.call_forms.json_list import Granite, Nemotron, ToolCalls
@@ -92,6 +93,7 @@ def test_a_template_may_take_functions_under_another_name() -> None:
     ("shown", "form"),
     [
         (">>>all", Functionary()),
+        ("</think><response><tool_call>", Ernie()),
         ("<|begin|>assistant<|tool_call:begin|><|tool_call:args|>", SolarOpen()),
     ],
 )

@@ -5,6 +5,7 @@ from heddle.doors import Extension
 _FORMS = (
     "deepseek",
     "dsml",
+    "ernie",
     "functionary",
     "glm",
     "harmony",

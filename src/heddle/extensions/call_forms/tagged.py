@@ -174,7 +174,7 @@ class Tagged(CallForm):
 
     def _value_text(self, source: AnswerReader, take: Take) -> Steps[None]:
         """Read a value with the tag after it."""
-        value = _Padded(take) if self.pads_values else take
+        value = Padded(take) if self.pads_values else take
         if self.pads_values:
             char = yield from source.next()
             if char != "\n":
@@ -271,7 +271,7 @@ def _up_to(tag: str) -> str:
     return lark_regex(f"(?s:.*){re.escape(tag)}")
 
 
-class _Padded:
+class Padded:
     """Passes text on, except a newline at its end."""
 
     def __init__(self, take: Take) -> None:
