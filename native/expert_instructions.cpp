@@ -136,7 +136,13 @@ class Activate final : public ExpertRowInstruction {
         const int n = layer().hidden();
         const int64_t at = int64_t{i} * n;
         float* hidden = rows.gate.data() + at;
-        const float* up = rows.up.data() + at;
+        float* up = rows.up.data() + at;
+        if (layer().weighs_input) {  // gate and up are linear, so their results grow as their input
+            for (int j = 0; j < n; ++j) {
+                hidden[j] *= rows.weight(i);
+                up[j] *= rows.weight(i);
+            }
+        }
         if (layer().gated()) {
             kernels(p).gated[static_cast<int>(layer().activation)](hidden, up, n, hidden);
         } else {
@@ -174,8 +180,8 @@ class Down final : public Instruction {
                 for (int i = 0; i < tokens; ++i) {
                     const int at = group.first + done + i;
                     float* sum = row(p, out_, expert_rows(p).token(at)) + column;
-                    kernels(p).add_scaled(results + int64_t{i} * columns, expert_rows(p).weight(at),
-                                          columns, sum);
+                    const float weight = layer_->weighs_input ? 1.0f : expert_rows(p).weight(at);
+                    kernels(p).add_scaled(results + int64_t{i} * columns, weight, columns, sum);
                 }
             }
         }

@@ -15,8 +15,9 @@ namespace heddle {
 // Without gates, `gate` is empty, and an expert computes down(max(up(x), 0)^2).
 struct ExpertLayer {
     Routing routing;
-    Activation activation;  // of gates
-    Map map;                // of experts without gates
+    Activation activation;      // of gates
+    Map map;                    // of experts without gates
+    bool weighs_input = false;  // an expert's weight is a factor on what it reads
     std::vector<std::shared_ptr<const Matrix>> gate, up, down;
 
     bool gated() const { return !gate.empty(); }

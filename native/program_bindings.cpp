@@ -201,8 +201,10 @@ using Matrices = std::vector<std::shared_ptr<Matrix>>;
 void add_experts(Program& p, int in, int logits, int out, const Matrices& gate, const Matrices& up,
                  const Matrices& down, int used, const std::string& scoring_name, bool normalised,
                  float scale, int groups, int groups_used, int group_best, Floats selection_bias,
-                 const std::string& activation_name, const std::optional<Floats>& expert_scales) {
+                 const std::string& activation_name, const std::optional<Floats>& expert_scales,
+                 bool weighs_input) {
     auto layer = std::make_shared<ExpertLayer>();
+    layer->weighs_input = weighs_input;
     layer->routing = {static_cast<int>(up.size()),
                       used,
                       scoring(scoring_name),
@@ -311,6 +313,7 @@ void bind_program(nb::module_& m) {
              nb::arg("scoring"), nb::arg("normalised"), nb::arg("scale"), nb::arg("groups"),
              nb::arg("groups_used"), nb::arg("group_best"), nb::arg("selection_bias"),
              nb::arg("activation"), nb::arg("expert_scales") = nb::none(),
+             nb::arg("weighs_input") = false,
              "The weighted sum of the experts that `logits` choose; see ExpertSpec.")
         .def(
             "norm_heads",

@@ -77,6 +77,8 @@ class QueryKeyNorm(Enum):
     """Each head by itself: Qwen3, Gemma 3."""
     IF_STORED = "if stored"
     """Each head, if the checkpoint has weights of the norms: GLM-4.5."""
+    PLAIN = "plain"
+    """Each head by itself, without weights: Llama 4."""
     WHOLE = "whole"
     """All heads together: OLMo 2 and 3."""
 
@@ -134,6 +136,11 @@ class Attention:
         q_norm, k_norm = spec.head_dim, spec.head_dim
         if self.norm is QueryKeyNorm.WHOLE:
             q_norm, k_norm = q_width, kv_width
+
+        def norm(part: str, width: int) -> W:
+            is_plain = self.norm is QueryKeyNorm.PLAIN
+            return loader.filled(width) if is_plain else loader.vector(f"{name}.{part}", width)
+
         rope, own = self._rope(loader), self.source is None
         has_values = own and not (self.keys_as_values and not loader.has(f"{name}.v"))
         return AttentionWeights(
@@ -141,8 +148,8 @@ class Attention:
             k=loader.linear(f"{name}.k", kv_width, self.width) if own else None,
             v=loader.linear(f"{name}.v", kv_width, self.width) if has_values else None,
             output=loader.linear(f"{name}.output", self.width, q_width),
-            q_norm=loader.vector(f"{name}.q_norm", q_norm) if normed else None,
-            k_norm=loader.vector(f"{name}.k_norm", k_norm) if normed and own else None,
+            q_norm=norm("q_norm", q_norm) if normed else None,
+            k_norm=norm("k_norm", k_norm) if normed and own else None,
             v_norm=loader.filled(spec.head_dim) if self.norms_values and own else None,
             rope=rope,
             q_rope=replace(rope, temperature=self.temperature) if rope is not None else None,

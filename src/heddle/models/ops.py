@@ -183,6 +183,8 @@ class ExpertSpec:
             but not in its weight; empty: no such terms.
         activation: of the experts; see :meth:`Ops.gated`, or without gates :meth:`Ops.activate`.
         expert_scales: one more factor on the weight of each expert; empty: no such factors.
+        weighs_input: whether the weight is a factor on what an expert reads, not on its result; for
+            one expert a token.
     """
 
     count: int
@@ -196,6 +198,7 @@ class ExpertSpec:
     selection_bias: tuple[float, ...] = ()
     activation: str = "silu"
     expert_scales: tuple[float, ...] = ()
+    weighs_input: bool = False
 
 
 @dataclass(frozen=True, slots=True)

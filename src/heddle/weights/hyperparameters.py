@@ -71,6 +71,7 @@ HYPERPARAMETERS = {
     "activation": "activation of feed-forward layers: silu, gelu, clamped, squared_relu",
     "attention.scale_dim": "scores are divided by the square root of this",
     "attention.scale": "factor on scores; the default is 1 over the root of a head's elements",
+    "attention.plain_norms": "whether rotated queries and keys have norms without weights",
     "attention.result_scale": "factor on the result of attention",
     "mlp.gate_scale": "factor on the gates of feed-forward layers",
     "mlp.result_scale": "factor on the result of feed-forward layers",

@@ -13,7 +13,7 @@ from folder_writer import write_safetensors
 from heddle.errors import ModelFileError
 from heddle.extensions.reference.model import ReferenceModel
 from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint
-from models.tiny import lfm2, llama, qwen2, qwen3
+from models.tiny import lfm2, llama, llama4, qwen2, qwen3
 from models.tiny.base import BASE, TOKENS
 from models.tiny.qwen2_vl import MODELS as QWEN2
 from models.tiny.qwen3_vl import MODELS as QWEN3
@@ -87,12 +87,13 @@ def test_a_stack_of_another_shape_is_named(shape: tuple[int, ...], tmp_path: Pat
         ("internvl", "text_config", "language_model.model.", qwen2.MODELS[1]),
         ("internvl_chat", "llm_config", "language_model.model.", qwen3.MODELS[1]),
         ("lfm2_vl", "text_config", "model.language_model.", lfm2.MODELS[0]),
+        ("llama4", "text_config", "language_model.model.", llama4.MODELS[0]),
     ],
 )
 def test_a_whole_model_may_have_any_known_text_model(
     whole: str, key: str, base: str, model: TinyModel, tmp_path: Path
 ) -> None:
-    """LLaVA and Pixtral, SmolVLM, InternVL, LFM2-VL."""
+    """LLaVA and Pixtral, SmolVLM, InternVL, LFM2-VL, Llama 4."""
     folder = model.write_folder(tmp_path)
     config = {"model_type": whole, key: model.config(), "vision_config": {}}
     (folder / "config.json").write_text(json.dumps(config))

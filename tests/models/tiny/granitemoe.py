@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from models.tiny.base_mixture import GGUF_NAMES, TinyMixture
+
+if TYPE_CHECKING:
+    from models.tiny.base import Random
 
 FACTORS = {
     "embedding_multiplier": ("embedding_scale", 12.0),
@@ -44,4 +48,43 @@ class TinyGraniteMoe(TinyMixture):
         return state
 
 
-MODELS = (TinyGraniteMoe("pairs", heads=6, kv_heads=3, head_dim=16, tied=True),)
+@dataclass(frozen=True)
+class TinyGraniteMoeShared(TinyGraniteMoe):
+    architecture = "granitemoeshared"
+    gguf_architecture = "granitemoe"
+    gguf_names = TinyGraniteMoe.gguf_names | {
+        "shared.first": "ffn_gate_shexp",
+        "shared.second": "ffn_up_shexp",
+        "shared_mlp.output_linear": "ffn_down_shexp",
+    }
+
+    shared_width: int = 24
+
+    def config(self) -> dict[str, object]:
+        return super().config() | {"shared_intermediate_size": self.shared_width}
+
+    def metadata(self) -> dict[str, object]:
+        width = {"granitemoe.expert_shared_feed_forward_length": self.shared_width}
+        return super().metadata() | width
+
+    def mixture(self, random: Random) -> dict[str, np.ndarray]:
+        width, hidden = self.width, self.shared_width
+        return super().mixture(random) | {
+            "shared.first.weight": random.matrix(hidden, width),
+            "shared.second.weight": random.matrix(hidden, width),
+            "shared_mlp.output_linear.weight": random.matrix(width, hidden),
+        }
+
+    def state(self) -> dict[str, np.ndarray]:
+        state = super().state()
+        for layer in range(self.layers):
+            prefix = f"model.layers.{layer}"
+            pair = [state.pop(f"{prefix}.shared.{part}.weight") for part in ("first", "second")]
+            state[f"{prefix}.shared_mlp.input_linear.weight"] = np.concatenate(pair)
+        return state
+
+
+MODELS = (
+    TinyGraniteMoe("pairs", heads=6, kv_heads=3, head_dim=16, tied=True),
+    TinyGraniteMoeShared("shared", heads=6, kv_heads=3, head_dim=16, tied=True),
+)

@@ -399,6 +399,7 @@ class _Lowering:
             selection_bias=np.array(spec.selection_bias, np.float32),
             activation=spec.activation,
             expert_scales=np.array(scales, np.float32) if scales else None,
+            weighs_input=spec.weighs_input,
         )
         self._quantise_apart(node)
 

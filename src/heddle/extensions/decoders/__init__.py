@@ -8,6 +8,7 @@ EXTENSION = Extension(
         "heddle.extensions.decoders.glm4:FAMILY",
         "heddle.extensions.decoders.glm4_moe:FAMILY",
         "heddle.extensions.decoders.granite:FAMILY",
+        "heddle.extensions.decoders.llama4:FAMILY",
         "heddle.extensions.decoders.minimax_m2:FAMILY",
         "heddle.extensions.decoders.minimax_m3:FAMILY",
         "heddle.extensions.decoders.qwen2_moe:FAMILY",

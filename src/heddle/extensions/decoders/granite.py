@@ -77,8 +77,19 @@ MIXTURE = {
     "mlp.experts.up": "block_sparse_moe.input_linear",
     "mlp.experts.down": "block_sparse_moe.output_linear",
 }
+SHARED = {
+    "mlp.shared.gate_up": "shared_mlp.input_linear",
+    "mlp.shared.down": "shared_mlp.output_linear",
+}
 FAMILY = Family(
     build=build,
     gguf={"granite": GGUF, "granitemoe": GGUF},
-    hf={"granite": FolderNames(), "granitemoe": FolderNames(layer=MIXTURE)},
+    hf={
+        "granite": FolderNames(),
+        "granitemoe": FolderNames(layer=MIXTURE),
+        "granitemoeshared": FolderNames(
+            hyperparameters={"shared_expert_width": "shared_intermediate_size"},
+            layer=MIXTURE | SHARED,
+        ),
+    },
 )

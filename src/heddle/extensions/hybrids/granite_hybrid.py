@@ -45,12 +45,7 @@ FAMILY = Family(
                 "shared_expert_width": "shared_intermediate_size",
                 "expert_width": "intermediate_size",
             },
-            layer=names.FOLDER_MAMBA
-            | granite.MIXTURE
-            | {
-                "mlp.shared.gate_up": "shared_mlp.input_linear",
-                "mlp.shared.down": "shared_mlp.output_linear",
-            },
+            layer=names.FOLDER_MAMBA | granite.MIXTURE | granite.SHARED,
             layer_without_experts=names.FOLDER_MAMBA
             | {"mlp.gate_up": "shared_mlp.input_linear", "mlp.down": "shared_mlp.output_linear"},
             tensors=names.folder_vectors("mamba"),

@@ -382,14 +382,17 @@ class ReferenceOps:
             tokens, place = np.nonzero(chosen == expert)
             if not len(tokens):
                 continue
-            up = self.linear(x[tokens], weights.up[expert])
+            weight, read = factors[tokens, place][:, None], x[tokens]
+            if spec.weighs_input:
+                weight, read = np.ones_like(weight), read * weight
+            up = self.linear(read, weights.up[expert])
             if weights.gate is None:
                 hidden = self.activate(up, spec.activation)
             else:
-                gate = self.linear(x[tokens], weights.gate[expert])
+                gate = self.linear(read, weights.gate[expert])
                 hidden = self.gated(gate, up, spec.activation)
             down = self.linear(hidden, weights.down[expert])
-            y[tokens] += factors[tokens, place][:, None] * down
+            y[tokens] += weight * down
         return y
 
     def gate_rows(self, x: Array, gate: Array) -> Array:

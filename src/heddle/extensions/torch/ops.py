@@ -277,7 +277,10 @@ class TorchOps:
             tokens, place = (chosen == expert).nonzero(as_tuple=True)
             rows = tokens.new_zeros(padded(len(tokens)))
             rows[: len(tokens)] = tokens
-            given = x[rows]
+            given, weight = x[rows], factors[tokens, place][:, None]
+            if spec.weighs_input:
+                given[: len(tokens)] *= weight
+                weight = torch.ones_like(weight)
             hidden = self.linear(given, weights.up.matrices[expert])
             if weights.gate is None:
                 hidden = self.activate(hidden, spec.activation)
@@ -285,7 +288,7 @@ class TorchOps:
                 gate = self.linear(given, weights.gate.matrices[expert])
                 hidden = functions.gated(gate, hidden, spec.activation)
             down = self.linear(hidden, weights.down.matrices[expert])[: len(tokens)]
-            y[tokens] = y[tokens] + factors[tokens, place][:, None] * down
+            y[tokens] = y[tokens] + weight * down
         return y
 
     def gate_rows(self, x: Tensor, gate: Tensor) -> Tensor:

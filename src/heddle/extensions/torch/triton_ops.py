@@ -179,6 +179,8 @@ class TritonOps(TorchOps):
     ) -> Tensor:
         self._check()
         chosen, factors = choose(logits, spec, self._constants)
+        if spec.weighs_input:  # of one expert a token; see ExpertSpec
+            x, factors = x * factors, torch.ones_like(factors)
         choices = sort_choices(chosen, first, weights.up.count, self._layout.used, of=spec.count)
 
         def products(x: Tensor, tiles: Tiles, *stacks: Stack) -> tuple[Tensor, ...]:

@@ -39,6 +39,7 @@ _RECURRENT = {
     "linear_attention": True,
     "mamba": True,
     "conv": True,
+    "chunked_attention": False,
     "indexed_attention": False,
     "minimax_m3_sparse": False,
     "full_attention": False,
