@@ -108,6 +108,29 @@ def test_a_vector_has_the_same_bits_in_company(model: TinyEncoder, tmp_path: Pat
         assert vectors == found[0]
 
 
+@pytest.mark.parametrize("name", ["bert", "modernbert"])
+def test_a_model_that_reads_first_tokens_gives_the_same_vectors(name: str, tmp_path: Path) -> None:
+    """It computes the last feed-forward part for the rows that are read, whichever they are."""
+    model, found = BY_NAME[name], []
+    for number in (0, 2):
+        keyed = replace(model, keys=model.keys | {"pooling_type": number})
+        path = keyed.write(tmp_path / f"{number}.gguf")
+        with GGUFCheckpoint.open(path) as checkpoint:
+            encoder = build(checkpoint)
+        assert isinstance(encoder, Encoder)
+        assert encoder.of_first == (number == 2)
+        with Engine.load(str(path), CONFIG) as engine:
+            assert engine.model.pooling is (Pooling.CLS if number else Pooling.MEAN)
+            found.append(
+                [
+                    engine.embed(text, EmbeddingParams(pooling)).vector
+                    for text in TEXTS
+                    for pooling in Pooling
+                ]
+            )
+    assert found[0] == found[1]
+
+
 def test_a_text_may_fill_the_table_of_positions(tmp_path: Path) -> None:
     """RoBERTa's table has 64 rows, the first two of them for padding."""
     path = str(stored(BY_NAME["xlm-roberta"], "folder", tmp_path))

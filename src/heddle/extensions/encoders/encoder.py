@@ -107,6 +107,8 @@ class Encoder(Decoder):
         embedding_eps: epsilon of the norm of embeddings.
         has_last_norm: whether a norm follows the last layer.
         classifier: what makes logits of a text; None: the model makes embeddings.
+        of_first: whether texts are mostly read at their first token. Then the feed-forward part of
+            the last layer computes the rows that are read, not all.
     """
 
     first_position: int | None = None
@@ -115,6 +117,7 @@ class Encoder(Decoder):
     embedding_eps: float
     has_last_norm: bool = False
     classifier: Classifier | None = None
+    of_first: bool = False
 
     def load(self, loader: Loader[W]) -> EncoderWeights[W]:
         """Claim all tensors."""
@@ -157,10 +160,13 @@ class Encoder(Decoder):
 
     def forward(self, ops: Ops[A, W], weights: Any, batch: Batch[A]) -> A:
         """Last hidden states (R, width) of the batch's rows, or logits (R, labels)."""
-        x = self.hidden(ops, weights, batch, self.embedded(ops, weights, batch))
+        x = self.embedded(ops, weights, batch)
         of_mean = self.classifier is not None and self.classifier.of_mean
-        if not of_mean:
-            x = ops.take_rows(x, batch.rows)
+        if self.of_first and not of_mean:
+            x = self._hidden_of_rows(ops, weights, batch, x)
+        else:
+            x = self.hidden(ops, weights, batch, x)
+            x = x if of_mean else ops.take_rows(x, batch.rows)
         if self.has_last_norm:
             x = apply_norm(ops, weights.output_norm, x, self.norm_eps)
         if of_mean:
@@ -168,6 +174,16 @@ class Encoder(Decoder):
         if self.classifier is not None:
             x = self.classifier.forward(ops, weights.classifier, x)
         return x
+
+    def _hidden_of_rows(self, ops: Ops[A, W], weights: Any, batch: Batch[A], x: A) -> A:
+        """The hidden states (R, width) of the batch's rows after all layers."""
+        last, index = self.layers[-1], len(self.layers) - 1
+        attention, rest = replace(last, mlp=None), replace(last, mixer=None)
+        layers = zip((*self.layers[:-1], attention), weights.layers, strict=True)
+        for number, (layer, of_layer) in enumerate(layers):
+            x = layer.forward(ops, of_layer, x, batch.positions, number)
+        x = ops.take_rows(x, batch.rows)
+        return rest.forward(ops, weights.layers[-1], x, batch.positions, index)
 
     def logits(self, ops: Ops[A, W], weights: Any, states: A) -> A:
         """The states themselves: nobody asks an encoder for the next token."""
@@ -203,7 +219,15 @@ def build(hyperparameters: Hyperparameters, context: int) -> Encoder:
         separator=read.count("separator") if read.get("separator") is not None else -1,
         embedding_eps=eps,
         classifier=classifier_of(read, sizes),
+        of_first=reads_first(read),
     )
+
+
+def reads_first(hyperparameters: Hyperparameters) -> bool:
+    """Whether texts are mostly read at their first token. Experts compute all tokens or none."""
+    read = hyperparameters
+    is_first = read.get("pooling") in ("cls", "rank") or bool(read.get("labels"))
+    return is_first and not read.count("experts")
 
 
 def feed_forward(hyperparameters: Hyperparameters, sizes: Sizes) -> MLP | GatedMLP:

@@ -17,6 +17,7 @@ from heddle.extensions.encoders.encoder import (
     classifier_of,
     encoder_sizes,
     feed_forward,
+    reads_first,
 )
 from heddle.extensions.encoders.files import (
     ACTIVATIONS,
@@ -87,6 +88,7 @@ def build(hyperparameters: Hyperparameters, context: int) -> Encoder:
         embedding_eps=eps,
         has_last_norm=True,
         classifier=classifier_of(read, sizes),
+        of_first=reads_first(read),
     )
 
 
