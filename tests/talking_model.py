@@ -46,8 +46,9 @@ SECTIONS = (
         "<｜tool▁call▁begin｜>",
     ),
     *("<｜tool▁sep｜>", "<｜tool▁call▁end｜>", "｜DSML｜"),
+    *("<|tool_call>", "<tool_call|>", '<|"|>', "<|channel>", "<channel|>"),
 )
-"""Control tokens of Kimi and DeepSeek, from id 146 on."""
+"""Control tokens of Kimi, DeepSeek and Gemma 4, from id 146 on."""
 VOCABULARY = 192
 
 

@@ -8,6 +8,7 @@ from heddle.extensions.call_forms.deepseek import DeepSeek
 from heddle.extensions.call_forms.dsml import Dsml, DsmlV4
 from heddle.extensions.call_forms.ernie import Ernie
 from heddle.extensions.call_forms.functionary import Functionary, FunctionTags
+from heddle.extensions.call_forms.gemma4 import Gemma4
 from heddle.extensions.call_forms.glm import Glm
 from heddle.extensions.call_forms.json_list import Granite, Nemotron, ToolCalls
 from heddle.extensions.call_forms.kimi import Kimi
@@ -45,6 +46,8 @@ DSML = "{% set token = '｜DSML｜' %}<{{ token }}invoke name=\"f\">"
         (DEEPSEEK, DeepSeek()),
         (DEEPSEEK + "```json", DeepSeek(fences=True)),
         (DSML + "<{{ token }}function_calls>", Dsml()),
+        ("<|tool_call>call:{{ tool_call_id }}", Gemma4()),
+        ("<|tool_call>call:{{ tool_responses }}", Gemma4(knows_results=False)),
         (DSML + "<{{ token }}tool_calls>", DsmlV4()),
         (DSML.replace("｜DSML｜", ""), None),
         ("<TOOLCALL>[", Nemotron()),

@@ -7,6 +7,7 @@ _FORMS = (
     "dsml",
     "ernie",
     "functionary",
+    "gemma4",
     "glm",
     "harmony",
     "json_list",

@@ -163,7 +163,7 @@ class Tagged(CallForm):
         """Read a value with the tag after it. Add it to the arguments, after the text `start`."""
         if types == STRING:
             source.add_arguments(f'{start}"')
-            yield from self._value_text(source, lambda text: source.add_arguments(_escaped(text)))
+            yield from self._value_text(source, lambda text: source.add_arguments(escaped(text)))
             if not (source.cut and source.ended):
                 source.add_arguments('"')
             return
@@ -224,7 +224,7 @@ class Tagged(CallForm):
         """Lark's rule for a text and the tag after it."""
         end = mark(self.after_value)
         is_control = end.startswith("<")  # no other text has a control token
-        return f"text: /(?s:.*)/ {end}" if is_control else f"text[lazy]: {_up_to(self.after_value)}"
+        return f"text: /(?s:.*)/ {end}" if is_control else f"text[lazy]: {up_to(self.after_value)}"
 
     def _after_key(self, mark: Mark) -> str:
         value = f" SPACE? {mark(self.before_value)}" if self.before_value else ""
@@ -266,7 +266,7 @@ class Tagged(CallForm):
         return f"SPACE? %json {json.dumps({**part, **shared})} SPACE? {mark(self.after_value)}"
 
 
-def _up_to(tag: str) -> str:
+def up_to(tag: str) -> str:
     """Lark for a text up to a tag, and the tag."""
     return lark_regex(f"(?s:.*){re.escape(tag)}")
 
@@ -286,7 +286,7 @@ class Padded:
             self._take(shown)
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
     """A part of a string as JSON."""
     return json.dumps(text, ensure_ascii=False)[1:-1]
 
