@@ -25,6 +25,8 @@ TABLE: dict[str, Any] = tomllib.loads((HERE / "published.toml").read_text())
 FORMS: dict[str, str] = TABLE["forms"]
 FAILS: dict[str, str] = TABLE["fails"]
 LEAVES_OUT_TEXT: list[str] = TABLE["histories"]["leave_out_text"]
+LEAVES_OUT_REASONING: list[str] = TABLE["histories"]["leave_out_reasoning"]
+REASONING: dict[str, list[str]] = TABLE["reasoning"]
 ONE_CALL: list[str] = TABLE["histories"]["have_one_call"]
 
 pytestmark = pytest.mark.skipif(
@@ -113,7 +115,7 @@ def answer_in(template: ChatTemplate, message: dict[str, Any]) -> tuple[str, str
 def test_every_template_has_a_row() -> None:
     assert sorted(FORMS) == sorted(path.stem for path in FOLDER.glob("*.jinja"))
     assert len(FORMS) >= 40
-    assert {*FAILS, *LEAVES_OUT_TEXT, *ONE_CALL} <= FORMS.keys()
+    assert {*FAILS, *LEAVES_OUT_TEXT, *LEAVES_OUT_REASONING, *ONE_CALL, *REASONING} <= FORMS.keys()
 
 
 @pytest.mark.parametrize("name", FORMS)
@@ -158,3 +160,39 @@ def test_what_a_template_writes_for_calls_is_read_back(name: str, calls: str) ->
     read = [(call.name, json.loads(call.arguments)) for call in answer.calls]
     assert read == list(CALLS[calls])
     assert answer.text.strip() == content
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_template_opens_and_closes_reasoning_as_a_request_wishes(name: str) -> None:
+    template = template_of(name)
+    dialect = template.dialect
+    mark, *states = REASONING.get(name, [None])
+    assert (dialect.marks and dialect.marks.opening) == mark
+
+    def state(**wish: Any) -> str:
+        prompt = template.render([ASKED], **dialect.reasoning.values(**wish))
+        reading = dialect.reading(prompt)
+        return "opens" if reading.reasons else "leaves" if reading.marks else "closes"
+
+    if states:
+        assert [state(), state(enabled=True), state(enabled=False)] == states
+
+
+@pytest.mark.parametrize("effort", ["none", "minimal", "low", "medium", "high", "xhigh", "max"])
+@pytest.mark.parametrize("name", FORMS)
+def test_no_effort_makes_a_template_refuse_a_request(name: str, effort: str) -> None:
+    template = template_of(name)
+    variables = template.dialect.reasoning.values(effort=effort, enabled=effort != "none")
+    assert "Do it." in template.render([ASKED], **variables)
+
+
+@pytest.mark.parametrize(
+    "name", [one for one in REASONING if FORMS[one] != "generic" and one not in FAILS]
+)
+def test_the_reasoning_of_earlier_calls_is_written_as_the_model_wrote_it(name: str) -> None:
+    template = template_of(name)
+    message = said(CALLS["nested"]) | {"reasoning_content": "Let me think."}
+    prompt, text = answer_in(template, message)
+    answer = template.dialect.reading(prompt, SCHEMAS).read(text)
+    assert answer.reasoning == ("" if name in LEAVES_OUT_REASONING else "Let me think.")
+    assert [call.name for call in answer.calls] == ["edit"]

@@ -42,11 +42,13 @@ class Mistral(CallForm):
         named: whether the model was trained on a name and `[ARGS]`.
         ids: whether `[CALL_ID]` and an id come between them.
         words: whether the template takes messages with both text and calls.
+        thinks: whether the template takes reasoning, as a block of the content.
     """
 
     named: bool = False
     ids: bool = False
     words: bool = True
+    thinks: bool = False
 
     marks: ClassVar = ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]")
 
@@ -81,7 +83,23 @@ class Mistral(CallForm):
 
     def history(self, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
         """The messages with short ids: Mistral's templates require nine letters and digits."""
-        return [self._written(message) for message in messages]
+        return [
+            self._thoughtful(self._written(message))
+            if message.get("tool_calls")
+            else self._written(message)
+            for message in messages
+        ]
+
+    def _thoughtful(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+        """A message with calls, whose reasoning is where the template takes it."""
+        thoughts, text = message.get("reasoning_content"), message["content"]
+        if not (self.thinks and thoughts):
+            return message
+        blocks = [{"type": "thinking", "thinking": thoughts}]
+        return {
+            **message,
+            "content": [*blocks, *([{"type": "text", "text": text}] if text else ())],
+        }
 
     def _written(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
         changed = dict(message)
@@ -116,7 +134,8 @@ def form_of(template: str) -> CallForm | None:
     if Mistral.marks[0] not in template:
         return None
     words = "cannot have both content and tool calls" not in template
-    return Mistral("[ARGS]" in template, "[CALL_ID]" in template, words)
+    thinks = "[/THINK]" in template
+    return Mistral("[ARGS]" in template, "[CALL_ID]" in template, words, thinks)
 
 
 def _short_id(id: str) -> str:

@@ -39,6 +39,9 @@ _REASONING = {
 Mistral; Seed-OSS; MiniMax M3; Hunyuan 3, whose template formats its marks; Gemma 4; Cohere;
 Apertus; Sky-T1 and OpenThinker; Apriel."""
 
+_THOUGHTS = ("reasoning", "thinking")
+"""Further names under which templates look for the reasoning of earlier messages."""
+
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
@@ -98,6 +101,12 @@ class Dialect:
         messages = [
             {**message, "role": self.developer} if message["role"] == "developer" else message
             for message in messages
+        ]
+        messages = [
+            {**dict.fromkeys(_THOUGHTS, one["reasoning_content"]), **one}
+            if "reasoning_content" in one
+            else one
+            for one in messages
         ]
         if not self.knows_tools:
             calls = any("tool_calls" in one or one["role"] == "tool" for one in messages)
