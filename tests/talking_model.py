@@ -19,6 +19,7 @@ from heddle.engine import Engine
 from heddle.step import Sampled
 from heddle.text.chat.template import ChatTemplate
 from heddle.text.constrained.grammar import GrammarCompiler
+from heddle.text.parsing.parts import Call, ParsedAnswer
 from live_server import PATIENCE, live_server
 
 if TYPE_CHECKING:
@@ -202,3 +203,31 @@ def talking_server(template: str, context: int = 4096) -> Iterator[Talking]:
         openai.OpenAI(base_url=f"{live.url}/v1", api_key="none", max_retries=0) as client,
     ):
         yield Talking(live.url, executor, client)
+
+
+def answered(completion: Any) -> ParsedAnswer:
+    """The answer in a chat completion."""
+    message = completion.choices[0].message
+    calls = message.tool_calls or ()
+    assert getattr(message, "reasoning", None) == getattr(message, "reasoning_content", None)
+    return ParsedAnswer(
+        message.content or "",
+        getattr(message, "reasoning_content", None) or "",
+        tuple(Call(call.function.name, call.function.arguments) for call in calls),
+    )
+
+
+def streamed(chunks: Any) -> ParsedAnswer:
+    """The answer in the chunks of a streamed chat completion."""
+    content, reasoning = "", ""
+    calls: list[list[str]] = []
+    for chunk in chunks:
+        delta = chunk.choices[0].delta
+        content += delta.content or ""
+        reasoning += getattr(delta, "reasoning_content", None) or ""
+        assert getattr(delta, "reasoning", None) == getattr(delta, "reasoning_content", None)
+        for call in delta.tool_calls or ():
+            if call.index == len(calls):
+                calls.append([call.function.name, ""])
+            calls[call.index][1] += call.function.arguments
+    return ParsedAnswer(content, reasoning, tuple(Call(*call) for call in calls))

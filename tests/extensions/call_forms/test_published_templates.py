@@ -12,11 +12,18 @@ import tomllib
 from functools import cache
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from heddle.grammars import LARK, Grammar
 from heddle.text.chat.template import ChatTemplate
+from heddle.text.constrained import matching
+from heddle.text.constrained.call_grammar import Callee, answer_grammar, calls_grammar
+from talking_model import LetterTokenizer, answered, refused_at, streamed, talking_server
+
+if TYPE_CHECKING:
+    from heddle.text.parsing.parts import ParsedAnswer
 
 HERE = Path(__file__).parent
 FETCHING = runpy.run_path(str(HERE.parents[2] / "scripts" / "fetch_templates.py"))
@@ -157,8 +164,7 @@ def test_what_a_template_writes_for_calls_is_read_back(name: str, calls: str) ->
     content = "" if name in LEAVES_OUT_TEXT else "Well."
     prompt, text = answer_in(template, said(CALLS[calls], content))
     answer = template.dialect.reading(prompt, SCHEMAS).read(text)
-    read = [(call.name, json.loads(call.arguments)) for call in answer.calls]
-    assert read == list(CALLS[calls])
+    assert decoded(answer) == CALLS[calls]
     assert answer.text.strip() == content
 
 
@@ -196,3 +202,85 @@ def test_the_reasoning_of_earlier_calls_is_written_as_the_model_wrote_it(name: s
     answer = template.dialect.reading(prompt, SCHEMAS).read(text)
     assert answer.reasoning == ("" if name in LEAVES_OUT_REASONING else "Let me think.")
     assert [call.name for call in answer.calls] == ["edit"]
+
+
+# --- what the model was taught to say ------------------------------------------------------------
+
+
+@pytest.fixture
+def patient_masks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A collection of garbage among many tests counts in a mask's time."""
+    monkeypatch.setattr(matching, "MASK_SECONDS", 60.0)
+
+
+SPOKEN = [name for name, form in FORMS.items() if form != "generic" and name not in FAILS]
+SERVED = {
+    "GLM-4.6": "two",
+    "Kimi-K2-Thinking": "two",
+    "LFM2.5-8B-A1B": "two",
+    "mistralai-Ministral-3-14B-Reasoning-2512": "two",
+    "openai-gpt-oss-120b": "strings",
+    "Qwen3.5-4B": "two",
+}
+"""Templates of some forms, and the calls that a model says over a socket."""
+
+
+def spoken(template: ChatTemplate, calls: str) -> str:
+    """The calls that the template writes, without the marks of reasoning before them."""
+    _, text = answer_in(template, said(CALLS[calls]))
+    marks = template.dialect.marks
+    for mark in marks or ():
+        text = text.strip().removeprefix(mark)
+    return text.strip()
+
+
+@pytest.mark.usefixtures("patient_masks")
+@pytest.mark.parametrize("calls", ["strings", "empty", "two"])
+@pytest.mark.parametrize("name", SPOKEN)
+def test_grammars_allow_the_calls_that_the_template_writes(name: str, calls: str) -> None:
+    template, tokenizer = template_of(name), LetterTokenizer()
+    if calls == "two" and name in (*ONE_CALL, "openai-gpt-oss-120b"):
+        pytest.skip("an answer has one call")
+    if calls == "strings" and name == "LFM2.5-8B-A1B":
+        pytest.skip("the template escapes no quotes, which no grammar can allow")
+    prompt = rendered(template, ASKED, asks=True)
+    reading = template.dialect.reading(prompt, SCHEMAS)
+    assert reading.form is not None
+    text = spoken(template, calls)
+    try:
+        tokenizer.encode(text)
+    except ValueError:
+        pytest.skip("the tokenizer of tests has no tokens for these marks")
+    callees = [Callee(function, schema) for function, schema in SCHEMAS.items()]
+    late = calls_grammar(reading.form, callees, tokenizer.control_id)
+    assert refused_at(Grammar(LARK, late, beginning=reading), text) is None
+    enforced = Grammar.lark(answer_grammar(reading, callees, tokenizer.control_id))
+    if reading.marks:
+        opening = "" if reading.reasons else reading.marks.opening
+        text = f"{opening}Hm.\n{reading.marks.closing}" + ("" if reading.frames else "\n\n") + text
+    assert refused_at(enforced, text) is None
+
+
+@pytest.mark.usefixtures("patient_masks")
+@pytest.mark.parametrize("name", SERVED)
+def test_a_server_reads_what_the_template_writes(name: str) -> None:
+    """Reasoning and calls: whole, streamed, and held to a grammar from the first token."""
+    template, calls = template_of(name), SERVED[name]
+    reading = template.dialect.reading(rendered(template, ASKED, asks=True), SCHEMAS)
+    assert reading.marks
+    opening = "" if reading.reasons else reading.marks.opening
+    written = tuple((name, dict(given)) for name, given in CALLS[calls])
+    with talking_server((FOLDER / f"{name}.jinja").read_text()) as server:
+        server.says(f"{opening}Hm.\n{reading.marks.closing}{spoken(template, calls)}")
+        body: Any = {"messages": [ASKED], "tools": TOOLS, "seed": 0, "max_tokens": 900}
+        body["model"] = "fake"
+        create = server.openai.chat.completions.create
+        answers = [answered(create(**body)), streamed(create(**body, stream=True))]
+        answers.append(answered(create(**body, tool_choice="required")))
+    for answer in answers:
+        assert (answer.text, answer.reasoning) == ("", "Hm.")
+        assert decoded(answer) == written
+
+
+def decoded(answer: ParsedAnswer) -> tuple[tuple[str, Any], ...]:
+    return tuple((call.name, json.loads(call.arguments)) for call in answer.calls)

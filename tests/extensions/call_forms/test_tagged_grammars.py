@@ -100,6 +100,23 @@ def test_values_follow_their_schemas(name: str, make: Any) -> None:
 
 
 @pytest.mark.parametrize("name", FORMS)
+def test_values_may_be_python_s_words_where_the_schema_has_such_values(name: str) -> None:
+    form, call, parameter = FORMS[name]
+
+    def allowed(schema: dict[str, Any]) -> list[str]:
+        callee = Callee("edit", {"properties": {"a": schema}, "required": ["a"]})
+        grammar = enforced(form, [callee])
+        words = ("True", "true", "False", "None", "null")
+        return [w for w in words if not refused_at(grammar, call % ("edit", parameter % ("a", w)))]
+
+    assert allowed({"type": "boolean"}) == ["True", "true", "False"]
+    assert allowed({"type": ["boolean", "null"]}) == ["True", "true", "False", "None", "null"]
+    assert allowed({"enum": [True, 3]}) == ["True", "true"]
+    assert allowed({"enum": [1, 0]}) == []
+    assert allowed({"type": "number"}) == []
+
+
+@pytest.mark.parametrize("name", FORMS)
 @pytest.mark.parametrize("make", [enforced, late])
 def test_a_function_without_a_strict_schema_has_any_parameters(name: str, make: Any) -> None:
     form, call, parameter = FORMS[name]

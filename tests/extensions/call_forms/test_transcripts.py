@@ -16,7 +16,7 @@ from heddle.grammars import LARK, Grammar
 from heddle.text.chat.template import ChatTemplate
 from heddle.text.constrained.call_grammar import Callee, answer_grammar, calls_grammar
 from heddle.text.parsing.parts import Call, CallArguments, ParsedAnswer, parsed_answer
-from talking_model import LetterTokenizer, refused_at, talking_server
+from talking_model import LetterTokenizer, answered, refused_at, streamed, talking_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -121,32 +121,6 @@ def form(request: pytest.FixtureRequest) -> Iterator[tuple[Talking, Mapping[str,
 def ask(server: Talking, **fields: Any) -> Any:
     options: Any = {"model": "fake", "messages": ASKED, "seed": 0, "max_tokens": 900}
     return server.openai.chat.completions.create(**(options | fields))
-
-
-def answered(completion: Any) -> ParsedAnswer:
-    message = completion.choices[0].message
-    calls = message.tool_calls or ()
-    assert getattr(message, "reasoning", None) == getattr(message, "reasoning_content", None)
-    return ParsedAnswer(
-        message.content or "",
-        getattr(message, "reasoning_content", None) or "",
-        tuple(Call(call.function.name, call.function.arguments) for call in calls),
-    )
-
-
-def streamed(chunks: Any) -> ParsedAnswer:
-    content, reasoning = "", ""
-    calls: list[list[str]] = []
-    for chunk in chunks:
-        delta = chunk.choices[0].delta
-        content += delta.content or ""
-        reasoning += getattr(delta, "reasoning_content", None) or ""
-        assert getattr(delta, "reasoning", None) == getattr(delta, "reasoning_content", None)
-        for call in delta.tool_calls or ():
-            if call.index == len(calls):
-                calls.append([call.function.name, ""])
-            calls[call.index][1] += call.function.arguments
-    return ParsedAnswer(content, reasoning, tuple(Call(*call) for call in calls))
 
 
 def test_a_server_answers_the_same_with_and_without_streaming(form: Any) -> None:

@@ -131,6 +131,14 @@ def test_a_template_that_computes_without_end_is_refused(
     assert time.thread_time() - began < 20.0
 
 
+def test_a_template_may_not_append_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budget, "_MOST_MADE", 1 << 16)
+    source = "{% set l = [] %}{% for i in range(N) %}{% set _ = l.append(i) %}{% endfor %}."
+    assert ChatTemplate(source.replace("N", "900"), "", "").render([]) == "."
+    with pytest.raises(InvalidRequestError, match="it makes more than"):
+        ChatTemplate(source.replace("N", "1100"), "", "").render([])
+
+
 @pytest.mark.parametrize("name", ["urlize", "wordwrap", "striptags", "xmlattr", "pprint"])
 def test_filters_for_web_pages_do_not_exist(name: str) -> None:
     with pytest.raises(ModelFileError, match=f"No filter named '{name}'"):

@@ -116,6 +116,7 @@ def test_reasoning_is_allowed_before_an_enforced_call(marks: Marks) -> None:
     assert refused_at(enforced(HERMES, marks), thought + call) is None
     assert refused_at(enforced(HERMES, marks), call) is None
     assert refused_at(enforced(HERMES, marks), f"{thought}no") == thought
+    assert refused_at(enforced(HERMES, marks), f"{thought}\n{call}") is None, "a line between"
     begun = enforced(HERMES, marks, reasons=True)
     assert refused_at(begun, f"x{marks.closing}{call}") is None
     assert refused_at(begun, call) is not None

@@ -18,11 +18,10 @@ that DeepSeek publishes do not describe tools; those of vLLM's examples do.
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from heddle.extensions.call_forms.histories import with_texts
+from heddle.extensions.call_forms.histories import encodes_arguments, with_texts
 from heddle.extensions.call_forms.sectioned import Sectioned
 from heddle.text.parsing.characters import END
 
@@ -35,8 +34,6 @@ if TYPE_CHECKING:
 
 _FENCE, _FENCE_END = "```json", "```"
 _LONGEST_NAME = 256
-_ENCODES = re.compile(r"(?<![a-z])arg\w*(?:'\])?\s*\|\s*tojson")
-"""How a template shows that it encodes arguments, as that of llama.cpp for R1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,4 +98,4 @@ class DeepSeek(Sectioned):
 def form_of(template: str) -> CallForm | None:
     """The form, if `template` writes it."""
     shown = DeepSeek.section in template and DeepSeek.arguments in template
-    return DeepSeek(_FENCE in template, _ENCODES.search(template) is not None) if shown else None
+    return DeepSeek(_FENCE in template, encodes_arguments(template)) if shown else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -41,6 +42,14 @@ def with_contents(messages: Sequence[Json], written: Callable[[Sequence[Json]], 
         return {**rest, "content": f"{message['content']}{text}"}
 
     return [changed(message) if message.get("tool_calls") else message for message in messages]
+
+
+_ENCODES = re.compile(r"(?<![a-z])arg\w*(?:'\])?\s*\|\s*tojson")
+
+
+def encodes_arguments(template: str) -> bool:
+    """Whether a template itself encodes arguments as JSON, so that it takes objects."""
+    return _ENCODES.search(template) is not None
 
 
 def _with_arguments(messages: Sequence[Json], change: Callable[[Any], Any]) -> list[Json]:

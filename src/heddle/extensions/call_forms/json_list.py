@@ -14,7 +14,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from heddle.extensions.call_forms.histories import with_contents, with_texts
+from heddle.extensions.call_forms.histories import encodes_arguments, with_contents, with_texts
 from heddle.text.chat.call_forms import CallForm
 
 if TYPE_CHECKING:
@@ -55,11 +55,20 @@ class Nemotron(JsonList):
     marks: ClassVar = ("<TOOLCALL>", "</TOOLCALL>")
 
 
+@dataclass(frozen=True, slots=True)
 class ToolCalls(JsonList):
-    """Calls between `<tool_calls>` and `</tool_calls>`."""
+    """Calls between `<tool_calls>` and `</tool_calls>`.
 
-    __slots__ = ()
+    Attributes:
+        encodes: whether the template itself encodes arguments as JSON.
+    """
+
+    encodes: bool = False
+
     marks: ClassVar = ("<tool_calls>", "</tool_calls>")
+
+    def history(self, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+        return messages if self.encodes else with_texts(messages)
 
 
 class Granite(JsonList):
@@ -78,7 +87,7 @@ class Granite(JsonList):
 
 def form_of(template: str) -> CallForm | None:
     """The form, if `template` writes it."""
-    for form in (Nemotron(), ToolCalls()):
+    for form in (Nemotron(), ToolCalls(encodes_arguments(template))):
         if f"{form.marks[0]}[" in template:
             return form
     if Granite.marks[0] in template and "<|/tool_call|>" not in template:

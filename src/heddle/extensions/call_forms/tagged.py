@@ -263,7 +263,21 @@ class Tagged(CallForm):
         if types & STRING or not is_portable(part):
             return "text"
         shared = {key: root[key] for key in ("$defs", "definitions", "x-guidance") if key in root}
-        return f"SPACE? %json {json.dumps({**part, **shared})} SPACE? {mark(self.after_value)}"
+        allowed = [f"%json {json.dumps({**part, **shared})}"]
+        allowed += map(json.dumps, _words(types, values))
+        return f"SPACE? ({' | '.join(allowed)}) SPACE? {mark(self.after_value)}"
+
+
+_WORDS = {"True": True, "False": False, "None": None}
+"""How Python writes values. The templates of Qwen, Nemotron and Step write them so in histories."""
+
+
+def _words(types: frozenset[str], values: Sequence[Any]) -> list[str]:
+    """Python's words for values that a schema with these types and only values allows."""
+    if values:
+        return [word for word, value in _WORDS.items() if any(value is one for one in values)]
+    kinds = {"boolean": ("True", "False"), "null": ("None",)}
+    return [word for kind, words in kinds.items() if kind in types for word in words]
 
 
 def up_to(tag: str) -> str:

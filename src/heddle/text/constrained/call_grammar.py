@@ -140,5 +140,5 @@ def _reasoning(reading: Reading, mark: Mark) -> tuple[str, Sequence[str]]:
         reasoning = f"{re.escape(begun)}(?s:.*){re.escape(closing)}"
         rule = f"reasoning[lazy]: {lark_regex(reasoning)}"
     if reading.reasons:
-        return "reasoning ", [rule]
-    return f"(SPACE? reasoning){'*' if reading.frames else '?'} ", [rule]
+        return "reasoning SPACE? ", [rule]
+    return f"(SPACE? reasoning SPACE?){'*' if reading.frames else '?'} ", [rule]
