@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import templates
-from heddle.text.chat.call_forms import HERMES, LLAMA
+from heddle.text.chat.call_forms import HERMES
 from heddle.text.chat.template import ChatTemplate
 from heddle.text.parsing.answer_reader import Marks
 from heddle.text.parsing.reading import Reading
@@ -36,8 +36,7 @@ def template(source: str) -> ChatTemplate:
             templates.CHATML + "{# </seed:think> #}",
             *(HERMES, False, Marks("<seed:think>", "</seed:think>")),
         ),
-        (templates.LLAMA, LLAMA, True, None),
-        (templates.LLAMA.replace("tools", "xs"), HERMES, False, None),
+        (templates.HERMES.replace("tools", "xs"), HERMES, False, None),
         ("{{ tools | tojson }}{{ messages }} calls in a form of its own", HERMES, False, None),
     ],
 )
@@ -96,17 +95,6 @@ def test_developer_messages_are_not_left_out(source: str, role: str) -> None:
     said = [{"role": "developer", "content": "Be brief."}, *ASKED]
     messages, _ = template(source).dialect.conversation(said, [])
     assert messages == [{"role": role, "content": "Be brief."}, *ASKED]
-
-
-def test_llama_gets_one_call_in_each_message() -> None:
-    messages, _ = template(templates.LLAMA).dialect.conversation(HISTORY, TOOLS)
-    assert [(m["content"], m.get("tool_calls")) for m in messages[:4]] == [
-        ("Hi", None),
-        ("So:", [call("call_1", x=1)]),
-        ("", [call("123456789")]),
-        ("one", None),
-    ]
-    assert template(templates.LLAMA).render(messages).count('"parameters"') == 2
 
 
 def test_other_templates_get_calls_as_text() -> None:

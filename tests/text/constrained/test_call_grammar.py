@@ -9,7 +9,7 @@ import pytest
 from fake_executor import tokens_of
 from heddle.errors import GrammarError
 from heddle.grammars import LARK, Grammar
-from heddle.text.chat.call_forms import HERMES, LLAMA
+from heddle.text.chat.call_forms import HERMES
 from heddle.text.constrained.call_grammar import Callee, answer_grammar, calls_grammar
 from heddle.text.parsing.answer_reader import Marks
 from heddle.text.parsing.reading import Reading
@@ -23,7 +23,6 @@ NAMES = frozenset({"f", "f2"})
 
 ONE = {
     HERMES: '<tool_call>\n{"name": "%s", "arguments": %s}\n</tool_call>',
-    LLAMA: '<|python_tag|>{"name": "%s", "parameters": %s}',
 }
 TWO = {
     HERMES: f"{ONE[HERMES]}\n{ONE[HERMES]}",
@@ -78,19 +77,6 @@ def test_a_late_grammar_can_start_inside_a_token() -> None:
     assert tokens_of(state.next_mask(tokens)) == sorted(map(ord, ' \n"'))
     after_name = tokens_of(state.next_mask(TOKENIZER.encode('"name": "f')))
     assert after_name == sorted(map(ord, '2"'))
-
-
-def test_a_call_without_a_mark_is_constrained_once_its_name_is_known() -> None:
-    text = '{"name": "f", "parameters": {"%s": "Rome"}}'
-    assert refused_at(late(LLAMA), text % "city") is None
-    assert refused_at(late(LLAMA), text % "town") == '{"name": "f", "parameters": {"'
-    assert refused_at(late(LLAMA), '{"name": "Bob", "parameters": {"town": 1}}') is None
-
-
-def test_a_late_grammar_that_the_output_already_violates_is_dropped() -> None:
-    state = TOKENIZER.grammar(late(LLAMA)).begin()
-    assert state.next_mask(TOKENIZER.encode('{"id": 7, "name": "f"')) == b""
-    assert state.next_mask(TOKENIZER.encode("whatever")) == b""
 
 
 def test_late_masks_do_not_depend_on_how_tokens_are_grouped() -> None:

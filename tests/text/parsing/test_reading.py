@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heddle.text.chat.call_forms import HERMES, LLAMA
+from heddle.text.chat.call_forms import HERMES
 from heddle.text.parsing import characters
 from heddle.text.parsing.answer_reader import Marks
 from heddle.text.parsing.parts import (
@@ -90,26 +90,6 @@ CASES: list[tuple[Any, str, ParsedAnswer]] = [
         ParsedAnswer("<tool_call>", calls=(Call("f", "{}"),)),
     ),
     (HERMES, "a <tool_cal", ParsedAnswer("a <tool_cal")),
-    # --- Llama
-    (
-        LLAMA,
-        '{"name": "f", "parameters": {"a": [1]}}; {"name": "g", "parameters": {}}',
-        ParsedAnswer(calls=(Call("f", '{"a": [1]}'), Call("g", "{}"))),
-    ),
-    (
-        LLAMA,
-        '\n<|python_tag|>{"type": "function", "name": "other", "parameters": {}}',
-        ParsedAnswer(calls=(Call("other", "{}"),)),
-    ),
-    (
-        LLAMA,
-        '{"type": "function", "name": "f", "parameters": {}}',
-        ParsedAnswer(calls=(Call("f", "{}"),)),
-    ),
-    (LLAMA, '{"name": "Bob", "age": 3} ', ParsedAnswer('{"name": "Bob", "age": 3} ')),
-    (LLAMA, '{"age": 3, "name": "f"}', ParsedAnswer('{"age": 3, "name": "f"}')),
-    (LLAMA, 'So: {"name": "f"}', ParsedAnswer('So: {"name": "f"}')),
-    (LLAMA, "<|python_tag|>print(1)", ParsedAnswer("print(1)")),
 ]
 
 
@@ -135,7 +115,6 @@ def test_calls_are_found_in_every_form(form: Any, text: str, expected: ParsedAns
         (HERMES, "<tool_call> is", ParsedAnswer("<tool_call> is")),
         (HERMES, '```json\n{"name": "Bo', ParsedAnswer('```json\n{"name": "Bo')),
         (None, "<thin", ParsedAnswer()),
-        (LLAMA, "<|python", ParsedAnswer()),
         (None, "<think>hm</thi", ParsedAnswer("", "hm")),
         (None, "<think>hm</think>a <tool_cal", ParsedAnswer("a <tool_cal", "hm")),
     ],
@@ -212,11 +191,6 @@ def test_parts_are_returned_as_soon_as_they_are_known() -> None:
     assert reader.finish() == [Text("</tool")]
 
 
-def test_an_answer_in_json_is_returned_before_its_end() -> None:
-    reader = Reading(LLAMA, NAMES).reader()
-    assert reader.feed('{"city":') == [Text('{"city":')]
-
-
 def test_plain_text_is_never_held_back() -> None:
     reader = PLAIN.reader()
     assert reader.feed("a <tool_call> ") == [Text("a <tool_call> ")]
@@ -241,7 +215,7 @@ PIECES = st.sampled_from(
 )
 
 
-@pytest.mark.parametrize("form", [None, HERMES, LLAMA])
+@pytest.mark.parametrize("form", [None, HERMES])
 @pytest.mark.parametrize("reasons", [False, True])
 @given(pieces=st.lists(PIECES, max_size=14), data=st.data())
 def test_parts_do_not_depend_on_how_the_text_is_cut(
@@ -278,7 +252,6 @@ def test_parsed_calls_equal_the_written_calls(calls: list[tuple[str, dict[str, A
     objects = ['{{"name": "{}", "arguments": {}}}'.format(*call) for call in written]
     tagged = "".join(f"<tool_call>\n{one}\n</tool_call>\n" for one in objects)
     assert Reading(HERMES, NAMES).read(tagged) == expected
-    assert Reading(LLAMA, NAMES).read("; ".join(objects)) == expected
 
 
 def test_parsing_of_false_call_starts_is_bounded(

@@ -1,4 +1,4 @@
-"""Call forms of families whose calls are neither Hermes' nor Llama 3's."""
+"""Call forms of families whose calls are not Hermes'."""
 
 from heddle.doors import Extension
 

@@ -1,7 +1,7 @@
-"""The forms of Llama 3.2 and 4 that the core does not know: Python's calls, and Llama 4's JSON.
+"""The forms of Llama 3, 3.2 and 4: JSON, and Python's calls.
 
-    [name(key="value", other=3), name()]
     {"name": "name", "parameters": {"key": "value"}}
+    [name(key="value", other=3), name()]
 
 Llama 4 may write calls after `<|python_start|>` or between this mark and `<|python_end|>`; Llama
 3.2 writes no mark. An answer that is ordinary text may begin with a bracket too, so without a mark
@@ -14,19 +14,53 @@ for JSON.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from heddle.extensions.call_forms.python_calls import PythonCalls
-from heddle.text.chat.call_forms import Llama
+from heddle.text.chat.call_forms import CallForm, object_lark
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping, Sequence
 
-    from heddle.text.chat.call_forms import CallForm, Mark, Schema
+    from heddle.text.chat.call_forms import Mark, Schema
     from heddle.text.parsing.answer_reader import AnswerReader
     from heddle.text.parsing.characters import Steps
 
 _START, _END = "<|python_start|>", "<|python_end|>"
+
+
+@dataclass(frozen=True, slots=True)
+class Llama(CallForm):
+    """`{"name": ..., "parameters": ...}` and nothing else, as Llama 3 writes it.
+
+    `<|python_tag|>` may come first. Without the tag, only an object that names a function is a
+    call, because an ordinary answer may be JSON too.
+    """
+
+    marks: ClassVar = ("<|python_tag|>",)
+
+    def read(self, source: AnswerReader, names: Collection[str]) -> Steps[None]:
+        tagged = yield from source.skip(self.marks[0])
+        yield from source.read_objects(None if tagged else names)
+
+    def opening(self, mark: Mark) -> str:
+        tag = mark(self.marks[0])
+        return f"{tag}?" if tag.startswith("<") else '""'
+
+    def calls(self, mark: Mark, *, several: bool) -> str:
+        return "SPACE? function SPACE?"  # one call: templates refuse several
+
+    def function(self, name: str, schema: Schema, mark: Mark) -> str:
+        return object_lark(name, "parameters", schema)
+
+    def history(self, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+        """The messages, one call in each: Llama's templates refuse a message with several calls."""
+        split: list[Mapping[str, Any]] = []
+        for message in messages:
+            first, *others = message.get("tool_calls") or (None,)
+            split.append(message if first is None else {**message, "tool_calls": [first]})
+            split += ({**message, "content": "", "tool_calls": [call]} for call in others)
+        return split
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +106,12 @@ def form_of(template: str) -> CallForm | None:
     """The form, if `template` writes it."""
     if "[func_name1(" in template:  # of the example in vLLM's templates
         return LlamaPython()
-    return Llama4() if "<|header_start|>" in template and '"parameters"' in template else None
+    if '"parameters"' not in template:
+        return None
+    if "<|header_start|>" in template:
+        return Llama4()
+    # Models of other families that came from Llama 3 write `<tool_call>`.
+    return Llama() if "<|start_header_id|>" in template and "<tool_call>" not in template else None
 
 
 def _optional(mark: str) -> str:

@@ -55,7 +55,7 @@ class CallForm(ABC):
 
     def function(self, name: str, schema: Schema, mark: Mark) -> str:
         """Lark for one alternative of the rule `function`. `schema` is that of the arguments."""
-        return _object(name, "arguments", schema)
+        return object_lark(name, "arguments", schema)
 
     def rules(self, mark: Mark) -> Sequence[str]:
         """More rules in Lark, to which `calls` and `function` refer."""
@@ -132,49 +132,15 @@ class Hermes(CallForm):
         return f"{first} {more} SPACE?"
 
 
-@dataclass(frozen=True, slots=True)
-class Llama(CallForm):
-    """`{"name": ..., "parameters": ...}` and nothing else, as Llama 3 writes it.
-
-    `<|python_tag|>` may come first. Without the tag, only an object that names a function is a
-    call, because an ordinary answer may be JSON too.
-    """
-
-    marks: ClassVar = ("<|python_tag|>",)
-
-    def read(self, source: AnswerReader, names: Collection[str]) -> Steps[None]:
-        tagged = yield from source.skip(self.marks[0])
-        yield from source.read_objects(None if tagged else names)
-
-    def opening(self, mark: Mark) -> str:
-        tag = mark(self.marks[0])
-        return f"{tag}?" if tag.startswith("<") else '""'
-
-    def calls(self, mark: Mark, *, several: bool) -> str:
-        return "SPACE? function SPACE?"  # one call: templates refuse several
-
-    def function(self, name: str, schema: Schema, mark: Mark) -> str:
-        return _object(name, "parameters", schema)
-
-    def history(self, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-        """The messages, one call in each: Llama's templates refuse a message with several calls."""
-        split: list[Mapping[str, Any]] = []
-        for message in messages:
-            first, *others = message.get("tool_calls") or (None,)
-            split.append(message if first is None else {**message, "tool_calls": [first]})
-            split += ({**message, "content": "", "tool_calls": [call]} for call in others)
-        return split
-
-
 def json_lark(schema: Schema) -> str:
     """Lark for JSON that a schema allows."""
     return f"%json {json.dumps(schema)}"
 
 
-def _object(name: str, member: str, schema: Schema) -> str:
+def object_lark(name: str, member: str, schema: Schema) -> str:
     """Lark for the object of a call, with optional space where JSON allows it."""
     first, second = json.dumps(f'"name": "{name}",'), json.dumps(f'"{member}": ')
     return f'"{{" SPACE? {first} SPACE? {second} {json_lark(schema)} SPACE? "}}"'
 
 
-HERMES, LLAMA = Hermes(), Llama()
+HERMES = Hermes()

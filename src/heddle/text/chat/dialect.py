@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from heddle.doors import extensions, refer
-from heddle.text.chat.call_forms import HERMES, LLAMA
+from heddle.text.chat.call_forms import HERMES
 from heddle.text.chat.thinking import ReasoningVariables
 from heddle.text.chat.tool_prompt import written_out
 from heddle.text.parsing.answer_reader import Marks
@@ -159,6 +159,4 @@ def _form_of(template: str) -> CallForm | None:
                 return found
     if "<tool_call>" in template and not any(mark in template for mark in _FOREIGN):
         return HERMES
-    if "<|start_header_id|>" in template and '"parameters"' in template:
-        return LLAMA
     return None

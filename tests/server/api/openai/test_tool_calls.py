@@ -65,7 +65,7 @@ FAMILIES = {
 }
 
 
-OF_EXTENSIONS = ("mistral", "named", "harmony")
+OF_EXTENSIONS = ("llama", "mistral", "named", "harmony")
 
 
 @pytest.fixture(
