@@ -212,14 +212,14 @@ GPTQ: dict[str, object] = {"quant_method": "gptq", "bits": 4, "sym": True}
 @pytest.mark.parametrize(
     "settings, error",
     [
-        ({"quant_method": "bitsandbytes"}, r"quant_method 'bitsandbytes' .* gptq, awq"),
+        ({"quant_method": "quanto"}, r"quant_method 'quanto' .* gptq, awq"),
         (GPTQ | {"bits": 3}, r"bits 3 is not supported; supported: 4, 8"),
         (GPTQ | {"bits": [4]}, r"bits \[4\] is not supported"),
         (FP8 | {"weight_block_size": [0, 128]}, r"weight_block_size \[0, 128\]"),
         (compressed("pack-quantized", [4]), r"num_bits 4, or 8"),
         (GPTQ | {"checkpoint_format": "marlin"}, r"checkpoint_format 'marlin'"),
         ({"quant_method": "awq", "bits": 4, "version": "gemv"}, r"version 'gemv'"),
-        (compressed("nvfp4-pack-quantized", 4), r"format 'nvfp4-pack-quantized'"),
+        (compressed("marlin-24", 4), r"format 'marlin-24'"),
         (compressed("pack-quantized", 2), r"num_bits 4, or 8"),
         ({"quant_method": "fp8", "weight_block_size": 128}, r"weight_block_size 128"),
         ("gptq", r"quant_method None"),

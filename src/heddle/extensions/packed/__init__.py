@@ -10,6 +10,7 @@ EXTENSION = Extension(
         "awq": f"{_GROUPED}:awq",
         "compressed-tensors": f"{_SCALED}:compressed_tensors",
         "fp8": f"{_SCALED}:fp8",
+        "modelopt": f"{_SCALED}:modelopt",
         "mlx": "heddle.extensions.packed.mlx:mlx",
     }
 )

@@ -1,4 +1,4 @@
-"""compressed-tensors and FP8: codes (rows, columns) and scales (rows, groups).
+"""compressed-tensors, FP8 and modelopt: codes (rows, columns) and scales (rows, groups).
 
 A module has `weight_packed` (codes in words) or `weight` (one byte each), and `weight_scale`. FP8
 with scales of 128 by 128 values calls them `weight_scale_inv`, and multiplies by them.
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from heddle.errors import ModelFileError, UnsupportedModelError
+from heddle.extensions.packed import float4
 from heddle.extensions.packed.matrix import (
     FLOATS,
     INTEGERS,
@@ -37,7 +38,10 @@ if TYPE_CHECKING:
     from heddle.weights.huggingface.quantised import Read, Stored
     from heddle.weights.huggingface.safetensors import StoredTensor
 
-_FORMATS = ("pack-quantized", "int-quantized", "float-quantized", "naive-quantized")
+_FORMATS = (
+    *("pack-quantized", "int-quantized", "float-quantized", "naive-quantized"),
+    *("nvfp4-pack-quantized", "mxfp4-pack-quantized"),
+)
 
 
 def compressed_tensors(settings: Config, tensors: Stored, _read: Read) -> list[PackedMatrix]:
@@ -47,6 +51,14 @@ def compressed_tensors(settings: Config, tensors: Stored, _read: Read) -> list[P
         raise refuse("transform_config", transform, "supported: none, as it changes activations")
     if form not in _FORMATS:
         raise refuse("format", form, f"supported: {', '.join(_FORMATS)}")
+    codes = "weight_packed"
+    if form == "nvfp4-pack-quantized":
+        return [
+            float4.nvfp4(stem, codes, "weight_global_scale", tensors, divides=True)
+            for stem in stems(tensors, f".{codes}")
+        ]
+    if form == "mxfp4-pack-quantized":
+        return [float4.mxfp4(stem, codes, tensors) for stem in stems(tensors, f".{codes}")]
     bits = _bits(settings)
     packed = [_packed(stem, bits, tensors) for stem in stems(tensors, ".weight_packed")]
     return packed + [
@@ -71,6 +83,31 @@ def fp8(settings: Config, tensors: Stored, _read: Read) -> list[PackedMatrix]:
         _scaled(f"{stem}.weight", f"{stem}.weight_scale_inv", tensors, tuple(blocks))
         for stem in stems(tensors, ".weight_scale_inv")
     ]
+
+
+def modelopt(settings: Config, tensors: Stored, _read: Read) -> list[PackedMatrix]:
+    """The FP8 and NVFP4 of TensorRT Model Optimizer. Scales of activations are not used.
+
+    A folder of MIXED_PRECISION has both; the dtype of a matrix tells them apart.
+    """
+    known, algorithm = ("FP8", "NVFP4", "MIXED_PRECISION"), settings.get("quant_algo")
+    if algorithm not in known:
+        raise refuse("quant_algo", algorithm, f"supported: {', '.join(known)}")
+    scaled_input = next((name for name in tensors if name.endswith(".pre_quant_scale")), None)
+    if scaled_input is not None:
+        raise UnsupportedModelError(
+            f"tensor {scaled_input}: scales of inputs (AWQ) are not supported; use another form of"
+            " this model",
+            param=scaled_input,
+        )
+    found = []
+    for stem in stems(tensors, ".weight_scale"):
+        weight, scale = f"{stem}.weight", f"{stem}.weight_scale"
+        if weight in tensors and tensors[weight].dtype == "U8":
+            found.append(float4.nvfp4(stem, "weight", "weight_scale_2", tensors, divides=False))
+        else:
+            found.append(_scaled(weight, scale, tensors))
+    return found
 
 
 def _bits(settings: Config) -> int:

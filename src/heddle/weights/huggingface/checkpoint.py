@@ -254,6 +254,10 @@ def check_config(folder: Path, check: CheckArchitecture, name: str = "") -> dict
         UnsupportedModelError: `check` refuses the architecture.
     """
     whole = read_json(folder / CONFIG)
+    if "quantization_config" not in whole:  # older folders of TensorRT Model Optimizer
+        quantised = read_optional_json(folder / "hf_quant_config.json").get("quantization")
+        if isinstance(quantised, dict):
+            whole["quantization_config"] = {"quant_method": "modelopt"} | quantised
     config = text_part(whole)
     architecture = config.get("model_type")
     if not isinstance(architecture, str):

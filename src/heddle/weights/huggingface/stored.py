@@ -31,7 +31,7 @@ _ONE_FILE = "model.safetensors"
 _TYPES = {"F32": TensorType.F32, "F16": TensorType.F16, "BF16": TensorType.BF16}
 _NUMPY = {
     **{"F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I8": "i1"},
-    **{"U32": "<u4", "U8": "u1", "F8_E4M3": "u1"},
+    **{"U32": "<u4", "U8": "u1", "F8_E4M3": "u1", "F8_E8M0": "u1"},
 }
 
 
