@@ -190,6 +190,7 @@ def test_mistral_gets_call_ids_of_nine_letters() -> None:
     assert len(first) == 9
     assert second == "123456789"
     assert [messages[2]["tool_call_id"], messages[3]["tool_call_id"]] == [first, second]
+    assert [messages[2]["name"], messages[3]["name"]] == ["f", "f"]
     assert HISTORY[1]["tool_calls"][0]["id"] == "call_1", "what was given is as it was"
     assert template.render(messages, tools=TOOLS)
 

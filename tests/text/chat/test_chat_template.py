@@ -87,6 +87,10 @@ def test_to_json_keeps_order_and_characters() -> None:
     assert render("{{ 'é' | tojson(ensure_ascii=True) }}") == '"\\u00e9"'
 
 
+def test_safe_text_escapes_nothing_that_is_joined_to_it() -> None:
+    assert render("""{{ '"<' + x | tojson | safe + '>&' }}""", x="'") == """"<"'">&"""
+
+
 def test_strftime_now_gives_the_date() -> None:
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", render("{{ strftime_now('%Y-%m-%d') }}"))
 

@@ -82,13 +82,17 @@ class Mistral(CallForm):
         return f'"{{" SPACE? {first} SPACE? {second} {arguments} id? SPACE? "}}"'
 
     def history(self, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-        """The messages with short ids: Mistral's templates require nine letters and digits."""
-        return [
-            self._thoughtful(self._written(message))
-            if message.get("tool_calls")
-            else self._written(message)
-            for message in messages
-        ]
+        """The messages with short ids: Mistral's templates require nine letters and digits.
+
+        Results get the names of their functions, which v2 requires.
+        """
+        names: dict[str, str] = {}
+        written = []
+        for message in messages:
+            names |= {call["id"]: call["function"]["name"] for call in _calls(message)}
+            changed = self._written(message, names)
+            written.append(self._thoughtful(changed) if _calls(message) else changed)
+        return written
 
     def _thoughtful(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
         """A message with calls, whose reasoning is where the template takes it."""
@@ -101,14 +105,13 @@ class Mistral(CallForm):
             "content": [*blocks, *([{"type": "text", "text": text}] if text else ())],
         }
 
-    def _written(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _written(self, message: Mapping[str, Any], names: Mapping[str, str]) -> Mapping[str, Any]:
         changed = dict(message)
-        if "tool_call_id" in message:
-            changed["tool_call_id"] = _short_id(message["tool_call_id"])
-        if message.get("tool_calls"):
-            changed["tool_calls"] = [
-                {**call, "id": _short_id(call["id"])} for call in message["tool_calls"]
-            ]
+        if (id := message.get("tool_call_id")) is not None:
+            named = {"name": names[id]} if id in names else {}
+            changed = {**named, **message, "tool_call_id": _short_id(id)}
+        if calls := _calls(message):
+            changed["tool_calls"] = [{**call, "id": _short_id(call["id"])} for call in calls]
             if not self.words:
                 changed["content"] = ""
         return changed
@@ -136,6 +139,10 @@ def form_of(template: str) -> CallForm | None:
     words = "cannot have both content and tool calls" not in template
     thinks = "[/THINK]" in template
     return Mistral("[ARGS]" in template, "[CALL_ID]" in template, words, thinks)
+
+
+def _calls(message: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    return message.get("tool_calls") or ()
 
 
 def _short_id(id: str) -> str:

@@ -73,6 +73,8 @@ class ChatTemplate:
             extensions=["jinja2.ext.loopcontrols", _GenerationTag],
         )
         environment.add_filter("tojson", _to_json)
+        # Jinja's own `safe` makes markup, which escapes text for HTML that is joined to it.
+        environment.add_filter("safe", str)
         environment.globals["raise_exception"] = _raise_exception
         environment.globals["strftime_now"] = _strftime_now
         try:
