@@ -33,6 +33,7 @@ class FakeTokenizer:
     unused = ()
     vocabulary_size = VOCABULARY
     fills_in = False
+    _prefix_ids: list[int] = []  # noqa: RUF012
     _suffix_ids: list[int] = []  # noqa: RUF012  tests replace it
     shorten = Tokenizer.shorten
 

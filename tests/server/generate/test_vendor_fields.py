@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from heddle.extensions.anthropic import schemas as messages
+from heddle.extensions.cohere.embed import EmbedRequest as CohereEmbedRequest
 from heddle.extensions.grammars.fields import StructuredOutputs
 from heddle.extensions.llamacpp import completion, infill
 from heddle.extensions.llamacpp.apply_template import ApplyTemplateRequest
@@ -41,6 +42,7 @@ BODIES: list[tuple[Api, str, type[BaseModel]]] = [
     (Api.COUNT, "", messages.CountRequest),
     (Api.EMBEDDINGS, "", embeddings.EmbeddingRequest),
     (Api.RERANK, "", rerank.RerankRequest),
+    (Api.COHERE_EMBED, "", CohereEmbedRequest),
     (Api.SCORE, "", score.ScoreRequest),
     (Api.CLASSIFY, "", classify.ClassifyRequest),
     (Api.POOLING, "", pooling.PoolingRequest),

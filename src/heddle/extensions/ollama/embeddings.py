@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
@@ -18,7 +17,7 @@ from heddle.extensions.ollama.writer import Clock
 from heddle.parameters import Api
 from heddle.server.generate.dispatch import salted
 from heddle.server.generate.json_answer import JsonPartsResponse
-from heddle.server.generate.vectors import check_length, encoded_vectors
+from heddle.server.generate.vectors import check_length, encoded_vectors, shortened
 from heddle.server.generate.vendor_fields.table import decided
 from heddle.server.http import encoding
 from heddle.server.http.connection import unless_gone
@@ -148,8 +147,4 @@ def _tokens(text: str, param: str, served: Served, *, cuts: bool) -> list[int]:
 
 def _encoded(_index: int, vector: array[float], *, dimensions: int) -> bytes:
     """The JSON of a vector; of its first `dimensions`, with length 1, if these are fewer."""
-    values = vector.tolist()
-    if 0 < dimensions < len(values):
-        length = math.hypot(*values[:dimensions]) or 1.0
-        values = [value / length for value in values[:dimensions]]
-    return encoding.encode(values)
+    return encoding.encode(shortened(vector, dimensions or None).tolist())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
@@ -44,6 +45,31 @@ def check_length(tokens: Sequence[int], param: str, served: Served) -> None:
     except ContextLengthError as error:
         error.param = param
         raise
+
+
+def check_dimensions(given: int | None, width: int, param: str) -> int | None:
+    """Check how many numbers of each vector a request wants. None: all.
+
+    Raises:
+        InvalidRequestError: not 1 to `width`.
+    """
+    if given is not None and not 1 <= given <= width:
+        raise InvalidRequestError(
+            f"{param} must be 1 to {width}, the width of this model, got {given}", param=param
+        )
+    return given
+
+
+def shortened(vector: array[float], dimensions: int | None) -> array[float]:
+    """The first numbers of a vector, with length 1 (Kusupati et al. 2022, arXiv:2205.13147).
+
+    They mean something if the model was trained for it.
+    """
+    if dimensions is None or dimensions >= len(vector):
+        return vector
+    values = vector[:dimensions].tolist()
+    length = math.hypot(*values) or 1.0
+    return type(vector)(vector.typecode, [value / length for value in values])
 
 
 async def vectors(

@@ -180,12 +180,18 @@ class Tokenizer:
                 after_special = True
         return ids + self._suffix_ids if add_special else ids
 
-    def shorten(self, ids: list[int], limit: int) -> list[int]:
-        """The first `limit` ids of an encoded text, which keeps the tokens that end a text."""
+    def shorten(self, ids: list[int], limit: int, *, from_begin: bool = False) -> list[int]:
+        """At most `limit` ids of an encoded text, without its end, or without its beginning.
+
+        The tokens that begin and end a text stay.
+        """
         if len(ids) <= limit:
             return ids
         end = self._suffix_ids[:limit]
-        return ids[: limit - len(end)] + end
+        begin = self._prefix_ids[: limit - len(end)]
+        plain = ids[len(begin) : len(ids) - len(end)]
+        kept = limit - len(begin) - len(end)
+        return begin + (plain[len(plain) - kept :] if from_begin else plain[:kept]) + end
 
     def encode_pair(self, first: str, second: str) -> list[int]:
         """Ids of two texts in one sequence, for models that compare texts.

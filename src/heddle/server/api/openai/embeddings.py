@@ -13,12 +13,18 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response  # noqa: TC002  FastAPI reads annotations of routes
 
 from heddle.embedding import EmbeddingParams
-from heddle.errors import InvalidRequestError, UnsupportedParameterError
+from heddle.errors import InvalidRequestError
 from heddle.parameters import Api
 from heddle.server.generate.dispatch import salted
 from heddle.server.generate.json_answer import JsonPartsResponse
 from heddle.server.generate.mixed_prompts import Prompts, prompts_in, tokens_of
-from heddle.server.generate.vectors import check_length, encoded_vectors, entry_of_tokens
+from heddle.server.generate.vectors import (
+    check_dimensions,
+    check_length,
+    encoded_vectors,
+    entry_of_tokens,
+    shortened,
+)
 from heddle.server.generate.vendor_fields.table import decided
 from heddle.server.http import encoding
 from heddle.server.http.connection import unless_gone
@@ -84,12 +90,14 @@ class PreparedEmbeddings:
         prompts: token ids of each text.
         params: parameters of all texts.
         in_base64: whether to encode vectors as base64 of little-endian float32; else as numbers.
+        dimensions: how many numbers of each vector; None: all.
     """
 
     model: str
     prompts: Sequence[Sequence[int]]
     params: EmbeddingParams
     in_base64: bool
+    dimensions: int | None
 
 
 def routes(service: Service) -> APIRouter:
@@ -110,7 +118,7 @@ def routes(service: Service) -> APIRouter:
         record_of(request.scope).describe(prepared.model, params)
         model, path = served.engine.model, request.scope.get("raw_path")
         each_token = path == b"/embeddings" and model.embeds_tokens(params)
-        entry = partial(_entry, in_base64=prepared.in_base64)
+        entry = partial(_entry, in_base64=prepared.in_base64, dimensions=prepared.dimensions)
         if each_token:
             entry = partial(entry_of_tokens, width=model.shape.width)
         made = encoded_vectors(
@@ -140,20 +148,15 @@ def _prepared(body: EmbeddingRequest, served: Served) -> PreparedEmbeddings:
             f"input has {len(texts)} texts; send at most {MAX_INPUTS} at a time", param="input"
         )
     model = served.engine.model
-    width = model.shape.width
-    if body.dimensions not in (None, width):
-        raise UnsupportedParameterError(
-            f"dimensions must be {width}, the width of this model, or be left out, got"
-            f" {body.dimensions}; shorter vectors need a model that was trained for them",
-            param="dimensions",
-        )
+    dimensions = check_dimensions(body.dimensions, model.shape.width, "dimensions")
     prompts = [_tokens(text, body.prompt_name, served) for text in texts]
     params = EmbeddingParams(
         body.pooling,  # type: ignore[arg-type]  # a name
         body.cache_salt,
         priority=body.priority,
     )
-    return PreparedEmbeddings(served.name, prompts, params, body.encoding_format == "base64")
+    in_base64 = body.encoding_format == "base64"
+    return PreparedEmbeddings(served.name, prompts, params, in_base64, dimensions)
 
 
 def _tokens(text: OnePrompt, prompt_name: str | None, served: Served) -> list[int]:
@@ -172,8 +175,9 @@ def _tokens(text: OnePrompt, prompt_name: str | None, served: Served) -> list[in
     return tokens
 
 
-def _entry(index: int, vector: array[float], *, in_base64: bool) -> bytes:
+def _entry(index: int, vector: array[float], *, in_base64: bool, dimensions: int | None) -> bytes:
     """The JSON of an element of `data`."""
+    vector = shortened(vector, dimensions)
     embedding = base64_of(vector) if in_base64 else vector.tolist()
     return encoding.encode({"object": "embedding", "index": index, "embedding": embedding})
 
