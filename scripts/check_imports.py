@@ -102,6 +102,8 @@ EXTENSIONS_MAY_IMPORT = {
     "quantise": {"reference"},
     "torch": {"engrams", "processes", "quantise"},
     "hybrids": {"decoders", "deepseek"},
+    "layer_norms": {"decoders"},
+    "olmo": {"decoders"},
 }
 """The other extensions that an extension needs. Every extension may import all of the core."""
 

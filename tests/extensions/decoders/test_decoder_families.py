@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import importlib
+import math
 import pkgutil
 from typing import TYPE_CHECKING
 
 import pytest
 
+from heddle.errors import ModelFileError, UnsupportedModelError
 from heddle.extensions import decoders
+from heddle.models.build import build
+from heddle.models.experts import MixtureOfExperts
+from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint
+from models.tiny import ernie4_5_moe, internlm, minicpm
 
 if TYPE_CHECKING:
+    from pathlib import Path
     from types import ModuleType
 
 MODULES = [
@@ -22,6 +29,54 @@ FAMILIES = [module for module in MODULES if hasattr(module, "FAMILY")]
 
 def test_each_family_is_listed() -> None:
     assert sorted(decoders.EXTENSION.families) == [f"{one.__name__}:FAMILY" for one in FAMILIES]
+
+
+def test_sparse_attention_of_minicpm_is_refused(tmp_path: Path) -> None:
+    folder = minicpm.MODELS[0].write_folder(tmp_path, sparse_config={"topk": 64})
+    with pytest.raises(UnsupportedModelError, match="sparse_config is not supported"):
+        HuggingFaceCheckpoint.open(folder)
+
+
+def test_the_first_files_of_minicpm_have_the_factors_of_its_first_model(tmp_path: Path) -> None:
+    names = ("residual_scale", "logit_scale")
+    changes: dict[str, object] = {f"minicpm.{name}": None for name in names}
+    model = build(minicpm.MODELS[0].checkpoint(tmp_path, changes))
+    assert model.embedding_scale == 12.0
+    assert model.layers[0].residual_scale == pytest.approx(1.4 / math.sqrt(2))
+    assert model.logit_scale == pytest.approx(256 / 32)
+
+
+def test_sizes_that_do_not_divide_internlms_groups_are_refused(tmp_path: Path) -> None:
+    folder = internlm.MODELS[0].write_folder(tmp_path, num_key_value_heads=3)
+    with pytest.raises(ModelFileError, match=r"wqkv\.weight has shape .* do not divide"):
+        HuggingFaceCheckpoint.open(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, [False, True, False]),
+        ({"moe_layer_interval": 1}, [False, True, True]),
+        ({"moe_layer_interval": 1, "moe_layer_end_index": 1}, [False, True, False]),
+        ({"moe_layer_interval": 1, "moe_layer_start_index": 2}, [False, False, True]),
+    ],
+)
+def test_layers_of_ernie_with_experts_are_those_of_config_json(
+    changes: dict[str, object], expected: list[bool], tmp_path: Path
+) -> None:
+    folder = ernie4_5_moe.MODELS[0].write_folder(tmp_path, **changes)
+    with HuggingFaceCheckpoint.open(folder) as checkpoint:
+        layers = build(checkpoint).layers
+    assert [isinstance(layer.mlp, MixtureOfExperts) for layer in layers] == expected
+
+
+def test_a_step_of_ernie_that_is_no_number_is_refused(tmp_path: Path) -> None:
+    folder = ernie4_5_moe.MODELS[0].write_folder(tmp_path, moe_layer_interval=0)
+    with (
+        HuggingFaceCheckpoint.open(folder) as checkpoint,
+        pytest.raises(ModelFileError, match="must have 3 entries"),
+    ):
+        build(checkpoint)
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__.split(".")[-1])

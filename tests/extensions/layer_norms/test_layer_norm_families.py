@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -68,6 +69,15 @@ def test_what_no_checkpoint_of_a_first_family_has_is_refused_by_name(
 ) -> None:
     with pytest.raises(UnsupportedModelError, match=f"{key} {value!r} is not supported"):
         decoder(model, tmp_path, **{key: value})
+
+
+def test_bloom_may_call_its_heads_otherwise(tmp_path: Path) -> None:
+    folder = bloom.MODELS[0].write_folder(tmp_path, num_attention_heads=3)
+    config = json.loads((folder / "config.json").read_text())
+    del config["n_head"]
+    (folder / "config.json").write_text(json.dumps(config))
+    with HuggingFaceCheckpoint.open(folder) as checkpoint:
+        assert attentions(build(checkpoint))[0].spec.heads == 3
 
 
 def test_joined_heads_that_config_json_contradicts_are_refused(tmp_path: Path) -> None:

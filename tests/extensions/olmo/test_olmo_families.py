@@ -10,7 +10,7 @@ from heddle.errors import UnsupportedModelError
 from heddle.models.build import build
 from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint
 from models.attentions import attentions
-from models.tiny import exaone4, olmoe
+from models.tiny import exaone4, hunyuan, olmoe
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,3 +31,9 @@ def test_layers_without_a_window_have_no_positions(tmp_path: Path) -> None:
 def test_all_layers_have_positions_where_none_has_a_window(tmp_path: Path) -> None:
     model = build(HuggingFaceCheckpoint.open(exaone4.MODELS[1].write_folder(tmp_path)))
     assert [one.rope is not None for one in attentions(model)] == [True, True]
+
+
+def test_layers_of_hunyuan_that_differ_are_refused(tmp_path: Path) -> None:
+    folder = hunyuan.MODELS[2].write_folder(tmp_path, moe_topk=[1, 2])
+    with pytest.raises(UnsupportedModelError, match=r"moe_topk \[1, 2\] is not supported"):
+        HuggingFaceCheckpoint.open(folder)

@@ -39,8 +39,7 @@ class TinyJoined(TinyLayerNorm):
 
     def join_heads(self, parts: list[np.ndarray]) -> np.ndarray:
         """Queries, keys and values as a folder has them: a group of heads after another."""
-        groups = [part.reshape(self.kv_heads, -1, self.head_dim, *part.shape[1:]) for part in parts]
-        return np.concatenate(groups, axis=1).reshape(-1, *parts[0].shape[1:])
+        return grouped_heads(parts, self.kv_heads, self.head_dim)
 
     def stored(self) -> dict[str, np.ndarray]:
         return self._joined(self.state(), self.join_heads)
@@ -65,3 +64,9 @@ class TinyJoined(TinyLayerNorm):
             _, _, index, part = part.split(".", 3)
             prefix = f"{self.folder_layers}{index}."
         return f"{prefix}{self.folder_parts[part]}.{kind}"
+
+
+def grouped_heads(parts: list[np.ndarray], groups: int, head_dim: int) -> np.ndarray:
+    """The rows of queries, keys and values, those of a group of heads after another's."""
+    split = [part.reshape(groups, -1, head_dim, *part.shape[1:]) for part in parts]
+    return np.concatenate(split, axis=1).reshape(-1, *parts[0].shape[1:])

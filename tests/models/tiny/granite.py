@@ -32,4 +32,5 @@ class TinyGranite(TinyModel):
 MODELS = (
     TinyGranite("tied", heads=6, kv_heads=3, head_dim=16, tied=True),
     TinyGranite("untied", heads=3, kv_heads=1, head_dim=16, tied=False, layers=3),
+    TinyGranite("minicpm", heads=2, kv_heads=1, head_dim=64, tied=True),  # see minicpm.py
 )

@@ -4,11 +4,16 @@ from heddle.doors import Extension
 
 EXTENSION = Extension(
     families=(
+        "heddle.extensions.decoders.bailing_moe_v2:FAMILY",
+        "heddle.extensions.decoders.ernie4_5_moe:FAMILY",
         "heddle.extensions.decoders.gemma:FAMILY",
         "heddle.extensions.decoders.glm4:FAMILY",
         "heddle.extensions.decoders.glm4_moe:FAMILY",
         "heddle.extensions.decoders.granite:FAMILY",
+        "heddle.extensions.decoders.internlm:FAMILY",
         "heddle.extensions.decoders.llama4:FAMILY",
+        "heddle.extensions.decoders.mimo:FAMILY",
+        "heddle.extensions.decoders.minicpm:FAMILY",
         "heddle.extensions.decoders.minimax_m2:FAMILY",
         "heddle.extensions.decoders.minimax_m3:FAMILY",
         "heddle.extensions.decoders.qwen2_moe:FAMILY",

@@ -9,6 +9,7 @@ EXTENSION = Extension(
         "heddle.extensions.layer_norms.falcon:FAMILY",
         "heddle.extensions.layer_norms.gpt2:FAMILY",
         "heddle.extensions.layer_norms.gpt_neox:FAMILY",
+        "heddle.extensions.layer_norms.nemotron:FAMILY",
         "heddle.extensions.layer_norms.opt:FAMILY",
         "heddle.extensions.layer_norms.phi:FAMILY",
         "heddle.extensions.layer_norms.stablelm:FAMILY",

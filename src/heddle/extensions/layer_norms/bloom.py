@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from heddle.extensions.decoders.joined import made_of, of_groups
 from heddle.extensions.layer_norms.activations import require
-from heddle.extensions.layer_norms.joined import made_of, of_groups
 from heddle.extensions.layer_norms.placed import PlacedDecoder
 from heddle.models.base import read_sizes
 from heddle.models.blocks import Attention, Layer
@@ -38,18 +38,24 @@ def build(hyperparameters: Hyperparameters, _: int) -> PlacedDecoder:
     return PlacedDecoder(shape, (layer,) * shape.layers, eps, norms_embedding=True)
 
 
+def _heads(config: Config) -> object:
+    """Some folders have one key, some the other."""
+    return config.get("n_head", config.get("num_attention_heads"))
+
+
 def _read(config: Config) -> Config:
     """config.json has no context: `seq_length`, if it is there, was the one of the training."""
     require(config, "apply_residual_connection_post_layernorm", value=False)
     width = config.get("hidden_size", config.get("n_embed"))
     found: Config = {"context": config.get("seq_length", 2048), "width": width}
+    found["heads"] = _heads(config)
     if isinstance(width, int):
         found["mlp_width"] = 4 * width
     return found
 
 
 def _make(tensors: Mapping[str, Stored], config: Config) -> dict[str, MadeTensor]:
-    heads = config.get("n_head", config.get("num_attention_heads"))
+    heads = _heads(config)
     if not isinstance(heads, int) or heads < 1:
         return {}  # the size is refused by name when the model is built
     return made_of(tensors, "h.", {"self_attention.query_key_value": of_groups(heads, heads)})
@@ -68,7 +74,6 @@ FAMILY = Family(
         "bloom": FolderNames(
             hyperparameters={
                 "layers": "n_layer",
-                "heads": "n_head",
                 "norm_eps": "layer_norm_epsilon",
             },
             outside={

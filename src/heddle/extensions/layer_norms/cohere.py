@@ -9,25 +9,25 @@ Cohere 2024 (https://huggingface.co/CohereLabs); Command A: Cohere 2025 (arXiv:2
 from __future__ import annotations
 
 from functools import partial
+from itertools import starmap
 from typing import TYPE_CHECKING, Any
 
+from heddle.extensions.decoders.windows import PERIOD, windows_and_positions
 from heddle.extensions.layer_norms.stablelm import refuse_norms
-from heddle.models.base import read_sizes, read_windows
+from heddle.models.base import read_sizes
 from heddle.models.blocks import Attention, Layer
 from heddle.models.decoder import Decoder
 from heddle.models.family import Family
 from heddle.models.feed_forward import GatedMLP
-from heddle.models.positions import rope
 from heddle.weights.gguf.names import INTERLEAVED, GGUFNames
 from heddle.weights.huggingface.names import FolderNames
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from heddle.models.ops import RopeSpec
     from heddle.weights.huggingface.json_files import Config
     from heddle.weights.hyperparameters import Hyperparameters
-
-_PERIOD = 4
 
 
 def build(hyperparameters: Hyperparameters, context: int) -> Decoder:
@@ -35,19 +35,15 @@ def build(hyperparameters: Hyperparameters, context: int) -> Decoder:
     read = hyperparameters
     sizes = read_sizes(read)
     shape, eps = sizes.shape, sizes.norm_eps
-    positions = rope(read, shape.head_dim, context)
     mlp = GatedMLP(shape.width, sizes.mlp_width, read.choice("activation", ("silu",), "silu"))
-    has_windows = read.get("window") is not None
 
-    def layer(window: int) -> Layer:
-        own = positions if window or not has_windows else None
-        attention = Attention(shape.width, sizes.attention(read, window), own)
+    def layer(window: int, positions: RopeSpec | None) -> Layer:
+        attention = Attention(shape.width, sizes.attention(read, window), positions)
         return Layer(attention, mlp, eps, centred=True, parallel=True)
 
-    windows = read_windows(read, shape.layers, _PERIOD) if has_windows else [0] * shape.layers
     return Decoder(
         shape,
-        tuple(map(layer, windows)),
+        tuple(starmap(layer, windows_and_positions(read, shape, context))),
         eps,
         logit_scale=1 / read.number("logit_divisor", 1.0),
     )
@@ -90,5 +86,5 @@ def _folder(default_scale: float, period: int | None = None) -> FolderNames:
 FAMILY = Family(
     build=build,
     gguf={"command-r": _GGUF, "cohere2": _GGUF},
-    hf={"cohere": _folder(0.0625), "cohere2": _folder(0.0625, _PERIOD)},
+    hf={"cohere": _folder(0.0625), "cohere2": _folder(0.0625, PERIOD)},
 )

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
+from heddle.extensions.decoders.joined import made_of, of_groups
 from heddle.extensions.layer_norms.activations import SUPPORTED, activation_of, require
-from heddle.extensions.layer_norms.joined import made_of, of_groups
 from heddle.models.base import read_sizes
 from heddle.models.blocks import Attention, Layer, load_norm
 from heddle.models.decoder import Decoder

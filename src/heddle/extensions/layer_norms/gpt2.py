@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from heddle.extensions.decoders.joined import made_of, thirds, transposed
 from heddle.extensions.layer_norms.activations import SUPPORTED, activation_of, require
-from heddle.extensions.layer_norms.joined import made_of, thirds, transposed
 from heddle.extensions.layer_norms.placed import PlacedDecoder
 from heddle.models.base import read_sizes
 from heddle.models.blocks import Attention, Layer
@@ -20,7 +20,7 @@ from heddle.weights.huggingface.names import FolderNames
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from heddle.extensions.layer_norms.joined import Cut
+    from heddle.extensions.decoders.joined import Cut
     from heddle.weights.huggingface.json_files import Config
     from heddle.weights.huggingface.made import MadeTensor, Stored
     from heddle.weights.hyperparameters import Hyperparameters

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from heddle.extensions.decoders.joined import made_of, of_groups
 from heddle.extensions.layer_norms.activations import NAMES, SUPPORTED
-from heddle.extensions.layer_norms.joined import made_of, of_groups
 from heddle.models.base import read_sizes
 from heddle.models.blocks import Attention, Layer
 from heddle.models.decoder import Decoder

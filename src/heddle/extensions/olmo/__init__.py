@@ -1,10 +1,11 @@
-"""OLMo 2 and 3, OLMoE, and EXAONE 4."""
+"""OLMo 2 and 3, OLMoE, EXAONE 4, and Hunyuan: norms lie elsewhere than in Llama."""
 
 from heddle.doors import Extension
 
 EXTENSION = Extension(
     families=(
         "heddle.extensions.olmo.exaone4:FAMILY",
+        "heddle.extensions.olmo.hunyuan:FAMILY",
         "heddle.extensions.olmo.olmo2:FAMILY",
         "heddle.extensions.olmo.olmoe:FAMILY",
     )

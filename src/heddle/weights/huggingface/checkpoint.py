@@ -79,7 +79,7 @@ class HuggingFaceCheckpoint(Closing):
             )
             make = names.names_of(architecture).make
             self._made = make(self._stored.tensors, self.config) if make else {}
-            self._stacks = {} if self._made else self._stacked()
+            self._stacks = {} if any(".experts." in one for one in self._made) else self._stacked()
             self.tensors: Mapping[str, TensorInfo] = MappingProxyType(
                 take_apart(self._tensors(), self.hyperparameters)
             )

@@ -1,4 +1,4 @@
-"""Matrices of folders that are stored joined or transposed: GPT-2, GPT-NeoX, BLOOM, Falcon.
+"""Matrices that folders store joined or transposed: GPT-2, GPT-NeoX, BLOOM, Falcon, InternLM 2.
 
 GPT-2 has its matrices (columns, rows). The others have queries, keys and values of one group of
 heads after those of another, as `transformers` splits them.
@@ -17,7 +17,7 @@ from heddle.weights.huggingface.made import MadeTensor
 from heddle.weights.huggingface.safetensors import DTYPE_BITS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -25,11 +25,12 @@ if TYPE_CHECKING:
 
     Cut = Callable[[NDArray[Any]], NDArray[Any]]
 
-_KINDS = ("weight", "bias")
-
 
 def made_of(
-    tensors: Mapping[str, Stored], layers: str, cuts: Mapping[str, Mapping[str, Cut]]
+    tensors: Mapping[str, Stored],
+    layers: str,
+    cuts: Mapping[str, Mapping[str, Cut]],
+    kinds: Sequence[str] = (".weight", ".bias"),
 ) -> dict[str, MadeTensor]:
     """Tensors of layers that are made from stored ones, by canonical name.
 
@@ -37,18 +38,20 @@ def made_of(
         tensors: the stored tensors.
         layers: the prefix of the layers, which others may come before.
         cuts: for each part of a layer, as stored, how its canonical parts are cut from it.
+        kinds: ends of names of which both stored and canonical ones have the same.
 
     Raises:
         ModelFileError: a tensor has not the shape that a cut needs.
         UnsupportedModelError: a tensor is quantised.
     """
-    place = re.compile(rf"(?:.+\.)?{re.escape(layers)}(\d{{1,9}})\.(.+)\.({'|'.join(_KINDS)})")
+    ends = "|".join(map(re.escape, kinds))
+    place = re.compile(rf"(?:.+\.)?{re.escape(layers)}(\d{{1,9}})\.(.+?)({ends})")
     found = {}
     for label, stored in tensors.items():
         match = place.fullmatch(label)
         for part, cut in (cuts.get(match[2], {}) if match else {}).items():
             assert match is not None, "a part was found"
-            found[f"layers.{match[1]}.{part}.{match[3]}"] = _made(label, stored, cut)
+            found[f"layers.{match[1]}.{part}{match[3]}"] = _made(label, stored, cut)
     return found
 
 
@@ -79,6 +82,11 @@ def _made(label: str, stored: Stored, cut: Cut) -> MadeTensor:
 def transposed(values: NDArray[Any]) -> NDArray[Any]:
     """A matrix (columns, rows) as (rows, columns). A bias stays as it is."""
     return values.T
+
+
+def flat(values: NDArray[Any]) -> NDArray[Any]:
+    """A matrix of one row as a vector."""
+    return values.reshape(-1)
 
 
 def thirds() -> dict[str, Cut]:
