@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 ASKED = [{"role": "user", "content": "hello"}]
 CASES: list[tuple[str, dict[str, Any]]] = [
     ("/v1/chat/completions", {"messages": ASKED, "reasoning_effort": "high"}),
+    ("/v1/chat/completions", {"messages": ASKED, "reasoning": {"effort": "high"}}),
     ("/v1/responses", {"input": "hello", "reasoning": {"effort": "high"}}),
     (
         "/v1/messages",
@@ -59,6 +60,7 @@ SWITCHED = templates.CHATML + "{% if enable_thinking %}thinks{% endif %}{# </thi
 OFF: list[tuple[str, dict[str, Any]]] = [
     ("/v1/chat/completions", {"messages": ASKED, "reasoning_effort": "none"}),
     ("/v1/chat/completions", {"messages": ASKED, "thinking": {"type": "disabled"}}),
+    ("/v1/chat/completions", {"messages": ASKED, "reasoning": {"effort": "none"}}),
     ("/v1/responses", {"input": "hello", "reasoning": {"effort": "none"}}),
     (
         "/v1/messages",

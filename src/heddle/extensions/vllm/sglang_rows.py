@@ -36,8 +36,14 @@ ROWS = (
         constrains=False,
     ),
     *ignored(
-        Api.CHAT, "reasoning", dict[str, Any], "a wish; send `reasoning_effort` or `thinking`", {}
+        Api.CHAT | Api.RESPONSES,
+        "max_tokens",
+        int,
+        "a wish; chats have `thinking_token_budget`",
+        within="reasoning",
     ),
+    *ignored(Api.CHAT | Api.RESPONSES, "enabled", bool, "a wish", within="reasoning"),
+    *ignored(Api.CHAT | Api.RESPONSES, "exclude", bool, "a wish", within="reasoning"),
     *ignored(Api.CHAT, "stream_reasoning", bool, "events are smaller", True),
     *refused(_ALL, "return_hidden_states return_routed_experts", _ADDS, False, constrains=False),
     *refused(

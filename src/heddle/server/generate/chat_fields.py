@@ -81,6 +81,13 @@ class ToolCall(Schema):
     index: int | None = None
 
 
+@decided(Api.CHAT | Api.RESPONSES, "reasoning")
+class ReasoningConfig(Schema):
+    """Settings of reasoning. Only some chat templates use `effort`."""
+
+    effort: str | None = None
+
+
 @decided(_CHATS, "messages")
 class ChatMessage(Schema):
     """A message. Clients may send back the empty fields of an earlier answer.

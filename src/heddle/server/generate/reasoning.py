@@ -61,7 +61,7 @@ class ReasoningFields:
         assert model.template is not None, "the template wrote the prompt"
         dialect = model.template.dialect
         most, param = self.most, self.most_param
-        if self.enabled is False or (self._reasons is False and not dialect.asks_effort):
+        if self.enabled is False or (self._reasons is False and not dialect.reasoning.efforts):
             if reading.marks is None:
                 return request
             most, param = 0, self.effort_param if self.enabled is None else self.enabled_param
@@ -83,7 +83,7 @@ class ReasoningFields:
     def _note_ignored(self, dialect: Dialect, scope: Scope) -> None:
         if self.enabled and dialect.marks is None:
             record_of(scope).ignored.append(self.enabled_param)
-        if self.effort not in (None, OFF) and not dialect.asks_effort:
+        if self.effort not in (None, OFF) and not dialect.reasoning.efforts:
             record_of(scope).ignored.append(self.effort_param)
 
 

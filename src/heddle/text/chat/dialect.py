@@ -84,11 +84,6 @@ class Dialect:
         reasoning = ReasoningVariables.of(variables, taken or {}, form.efforts)
         return cls(form, knows_tools, marks, developer, reasoning)
 
-    @property
-    def asks_effort(self) -> bool:
-        """Whether the template has a variable for how hard to reason, as that of gpt-oss."""
-        return bool(self.reasoning.efforts)
-
     def conversation(
         self, messages: Sequence[Json], tools: Sequence[Json]
     ) -> tuple[Sequence[Json], Sequence[Json] | None]:

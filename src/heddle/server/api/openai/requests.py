@@ -37,7 +37,7 @@ DEFAULT_COMPLETION_TOKENS = 16
 chat, but seldom the continuation of plain text."""
 
 
-_OF_REASONING = frozenset({"reasoning_effort", "thinking", *THINKING_BUDGETS})
+_OF_REASONING = frozenset({"reasoning_effort", "reasoning", "thinking", *THINKING_BUDGETS})
 """The fields that :func:`_reasoning` reads."""
 
 
@@ -138,9 +138,10 @@ def _reasoning(body: ChatRequest) -> ReasoningFields:
     limits = [(name, getattr(body, name)) for name in THINKING_BUDGETS]
     limits.append(("thinking.budget_tokens", thinking and thinking.budget_tokens))
     name, most = one_value(limits)
+    effort = body.reasoning.effort if body.reasoning else None
     return ReasoningFields(
-        body.reasoning_effort,
-        "reasoning_effort",
+        body.reasoning_effort or effort,
+        "reasoning_effort" if body.reasoning_effort else "reasoning.effort",
         None if thinking is None else thinking.type != "disabled",
         "thinking",
         None if most == -1 else most,

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, Discriminator, Field, Tag, ValidationInfo
 
 from heddle.parameters import MAX_TOP_LOGPROBS, Api
-from heddle.server.generate.chat_fields import MAX_TOOLS, FunctionName, ToolChoice
+from heddle.server.generate.chat_fields import MAX_TOOLS, FunctionName, ReasoningConfig, ToolChoice
 from heddle.server.generate.fields import SamplingFields
 from heddle.server.generate.parameters import offers
 from heddle.server.generate.vendor_fields.table import decided
@@ -179,13 +179,6 @@ class TextConfig(Schema):
 @decided(Api.RESPONSES, "stream_options")
 class StreamOptions(Schema):
     """Options of a stream."""
-
-
-@decided(Api.RESPONSES, "reasoning")
-class ReasoningConfig(Schema):
-    """Settings of reasoning. Only some chat templates use `effort`."""
-
-    effort: str | None = None
 
 
 LOGPROBS = "message.output_text.logprobs"

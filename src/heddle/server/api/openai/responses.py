@@ -68,7 +68,7 @@ def from_responses(
     request, reading = compose(chat, served, scope, stream=bool(body.stream))
     options = AnswerOptions(logprobs=params.logprobs, reading=reading)
     template = served.engine.model.template
-    asks_effort = template is not None and template.dialect.asks_effort
+    asks_effort = template is not None and template.dialect.reasoning.efforts
     repeated = _repeated(body, params, effort if asks_effort else None)
     return request, ResponseWriter(served.name, served.engine.model.tokenizer, repeated, options)
 

@@ -7,7 +7,13 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, Tag
 
 from heddle.parameters import MAX_TOP_LOGPROBS, Api
-from heddle.server.generate.chat_fields import CHOICE_SHAPE, MAX_TOOLS, Messages, Tools
+from heddle.server.generate.chat_fields import (
+    CHOICE_SHAPE,
+    MAX_TOOLS,
+    Messages,
+    ReasoningConfig,
+    Tools,
+)
 from heddle.server.generate.fields import MAX_CHOICES, GenerationFields
 from heddle.server.generate.parameters import offers
 from heddle.server.generate.tools import Chosen
@@ -86,6 +92,7 @@ class ChatRequest(GenerationFields):
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: str | None = None
+    reasoning: ReasoningConfig | None = None
     thinking: Thinking | None = None
     max_completion_tokens: Annotated[int, Field(ge=-1)] | None = None
     thinking_token_budget: ThinkingBudget | None = None

@@ -9,6 +9,7 @@ from heddle.server.generate.vendor_fields.row import ignored, refused, served
 
 _CHAT, _TEXT, _ITEMS = Api.CHAT, Api.COMPLETIONS, Api.RESPONSES
 _ALL = Api.GENERATION | Api.RESPONSES
+_SHOWN = "the reasoning itself is in the answer"
 _TIER = Literal["auto", "default", "flex", "scale", "priority", "fast", "standard_only"]
 _NOT_STORED = "this server stores no answers; send the whole conversation as `input`"
 _LABEL = "labels the request"
@@ -116,20 +117,12 @@ ROWS = (
     *served(_ITEMS, "input instructions include top_logprobs stream_options"),
     *served(_ITEMS, "text", constrains=True),
     *served(_ITEMS, "tools tool_choice parallel_tool_calls", constrains=True),
-    *served(_ITEMS, "reasoning"),
-    *served(_ITEMS, "effort", within="reasoning", doc="see `reasoning_effort`"),
-    *ignored(_ITEMS, "summary", str, "the reasoning itself is in the answer", within="reasoning"),
-    *ignored(
-        _ITEMS,
-        "generate_summary",
-        str,
-        "the reasoning itself is in the answer",
-        within="reasoning",
-    ),
-    *ignored(
-        _ITEMS, "context", str, "the template decides about old reasoning", within="reasoning"
-    ),
-    *ignored(_ITEMS, "mode", str, "a wish about the effort", "standard", within="reasoning"),
+    *served(_ITEMS | _CHAT, "reasoning"),
+    *served(_ITEMS | _CHAT, "effort", within="reasoning", doc="see `reasoning_effort`"),
+    *ignored(_ITEMS | _CHAT, "summary", str, _SHOWN, within="reasoning"),
+    *ignored(_ITEMS | _CHAT, "generate_summary", str, _SHOWN, within="reasoning"),
+    *ignored(_ITEMS | _CHAT, "context", str, "a wish about old reasoning", within="reasoning"),
+    *ignored(_ITEMS | _CHAT, "mode", str, "a wish", "standard", within="reasoning"),
     *served(_ITEMS, "format", within="text", constrains=True),
     *ignored(_ITEMS, "verbosity", str, "a wish about the length", "medium", within="text"),
     *ignored(
