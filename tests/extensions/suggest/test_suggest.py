@@ -11,7 +11,15 @@ from heddle.config import DEFAULT_MODEL, HubConfig
 from heddle.doors import architectures
 from heddle.extensions.suggest import command
 from heddle.extensions.suggest.machine import Machine, this_machine
-from heddle.extensions.suggest.suggestions import SUGGESTIONS, best_for, rows
+from heddle.extensions.suggest.suggestions import (
+    EMBEDDINGS,
+    RERANKERS,
+    SUGGESTIONS,
+    Suggestion,
+    best_embeddings_for,
+    best_for,
+    rows,
+)
 from heddle.weights.catalog import ALIASES
 from heddle.weights.hub.names import parse
 
@@ -39,15 +47,36 @@ def test_the_suggestion_fits_the_machine(
     assert best_for(memory, rate, offline=offline).name == expected
 
 
-def test_suggestions_can_be_loaded_and_fit_their_memory() -> None:
-    known = architectures("gguf")
-    for one in SUGGESTIONS:
-        assert one.architecture in known
+@pytest.mark.parametrize(
+    ("memory", "rate", "expected"),
+    [
+        (0, 90 * GB, "sentence-transformers/all-MiniLM-L6-v2"),
+        (GB // 2, 17 * GB, "nomic-ai/nomic-embed-text-v1.5-GGUF:Q8_0"),
+        (64 * GB, 17 * GB, "Qwen/Qwen3-Embedding-0.6B-GGUF:Q8_0"),  # a larger one is too slow
+        (6 * GB, 90 * GB, "Qwen/Qwen3-Embedding-4B-GGUF:Q4_K_M"),
+        (64 * GB, 90 * GB, "Qwen/Qwen3-Embedding-8B-GGUF:Q4_K_M"),
+        (64 * GB, 0.1 * GB, "sentence-transformers/all-MiniLM-L6-v2"),
+    ],
+)
+def test_the_suggestion_for_embeddings_fits_the_machine(
+    memory: int, rate: float, expected: str
+) -> None:
+    assert best_embeddings_for(memory, rate).name == expected
+
+
+@pytest.mark.parametrize("suggestions", [SUGGESTIONS, EMBEDDINGS, RERANKERS])
+def test_suggestions_can_be_loaded_and_fit_their_memory(suggestions: tuple[Suggestion]) -> None:
+    for one in suggestions:
+        is_file = one.name in ALIASES or ":" in one.name
+        assert one.architecture in architectures("gguf" if is_file else "hf")
         assert one.name in ALIASES or parse(one.name) is not None
         assert one.read <= one.file
         assert one.file + one.cache + 0.2 <= one.memory
+    assert sorted(suggestions, key=lambda one: one.memory) == list(suggestions)
+
+
+def test_the_first_suggestion_is_the_default_model() -> None:
     assert SUGGESTIONS[0].name == DEFAULT_MODEL
-    assert sorted(SUGGESTIONS, key=lambda one: one.memory) == list(SUGGESTIONS)
 
 
 def test_the_readme_has_the_table() -> None:
@@ -68,6 +97,22 @@ def test_suggest_shows_the_table(
     assert "this machine reads 17.4 GB/s from memory (measured now)" in lines[-3]
     assert lines[-1].endswith(
         "(6 GB free, reads 17 GB/s): heddle serve Qwen/Qwen3-4B-GGUF:Q4_K_M (at most 7.0 tokens/s)"
+    )
+
+
+def test_suggest_shows_models_for_embeddings(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "this_machine", lambda: Machine(6 * GB, 17.4 * GB))
+    assert run(["suggest", "--embeddings"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    names = [line.split()[2] for line in lines[1:-4]]
+    assert names == [one.name for one in (*EMBEDDINGS, *RERANKERS)]
+    assert lines[0].split() == ["memory", "model", "download", "queries/s", "for"]
+    assert [line.split()[5] for line in lines[6:9]] == ["58", "35", "7.9"]
+    assert lines[-3].startswith("queries/s: at most, for one short text after another.")
+    assert lines[-1].endswith(
+        "heddle serve Qwen/Qwen3-Embedding-0.6B-GGUF:Q8_0 (at most 35 queries/s)"
     )
 
 
