@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from heddle.errors import ModelFileError, UnsupportedModelError
+from heddle.extensions.decoders import gemma2
 from heddle.models.build import build
-from heddle.models.families import gemma2
 from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint
 from heddle.weights.hyperparameters import Hyperparameters
 from models.attentions import attentions
