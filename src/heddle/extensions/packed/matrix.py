@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from heddle.errors import ModelFileError, UnsupportedModelError
-from heddle.extensions.packed.values import BLOCK, encode, float4_blocks, with_scales
+from heddle.extensions.packed.values import BLOCK, encode, float4_blocks, rounded, with_scales
 from heddle.weights.tensor_types import TensorType
 
 if TYPE_CHECKING:
@@ -28,9 +28,9 @@ _CHUNK_ELEMENTS = 1 << 20
 Decoded = tuple["Integers | Codes | Floats", "Floats | Codes", "Floats | None"]
 """Values (n, columns), their scales, and what is added to the products, if anything.
 
-Scales and offsets are (n, columns) for a matrix that is read as F32, else (n, columns / elements of
-a block). Values are codes for F8_E4M3, MXFP4 and NVFP4. The scales of the last two are bytes, one
-for each run of 32 or 16 columns.
+Scales and offsets are (n, columns) for a matrix that is read as floats, else (n, columns / elements
+of a block). Values are codes for F8_E4M3, MXFP4 and NVFP4. The scales of the last two are bytes,
+one for each run of 32 or 16 columns.
 """
 
 
@@ -92,9 +92,9 @@ class PackedMatrix:
     def _encoded(
         self, values: Integers | Codes | Floats, scales: Floats | Codes, offsets: Floats | None
     ) -> NDArray[np.uint8]:
-        if self.type is TensorType.F32:
+        if self.type in (TensorType.F32, TensorType.F16, TensorType.BF16):
             products = np.ascontiguousarray(values * scales, np.float32)
-            return (products if offsets is None else products + offsets).view(np.uint8)
+            return rounded(self.type, products if offsets is None else products + offsets)
         if self.type is TensorType.F8_E4M3:
             return with_scales(values.astype(np.uint8, copy=False), scales.astype(np.float32))
         if self.type in (TensorType.MXFP4, TensorType.NVFP4):

@@ -128,3 +128,16 @@ def float4_blocks(kind: TensorType, codes: Codes, scales: Codes) -> NDArray[np.u
     nibbles = (halves[..., 0, :] | halves[..., 1, :] << 4).reshape(len(codes), blocks, -1)
     parts = [scales.reshape(len(codes), blocks, -1), nibbles]
     return np.concatenate(parts, axis=2).reshape(len(codes), -1)
+
+
+def rounded(kind: TensorType, values: Floats) -> NDArray[np.uint8]:
+    """Rows of F32, F16 or BF16: the nearest numbers, of two that are equally near the even one."""
+    if kind is TensorType.F32:
+        return values.view(np.uint8)
+    if kind is TensorType.F16:
+        with np.errstate(over="ignore"):
+            return values.astype("<f2").view(np.uint8)
+    bits = values.view(np.uint32)
+    nearest = bits + np.uint32(0x7FFF) + (bits >> 16 & 1)
+    nearest = np.where(np.isnan(values), bits | np.uint32(0x400000), nearest)
+    return (nearest >> 16).astype("<u2").view(np.uint8)
