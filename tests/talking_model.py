@@ -48,8 +48,11 @@ SECTIONS = (
     ),
     *("<｜tool▁sep｜>", "<｜tool▁call▁end｜>", "｜DSML｜"),
     *("<|tool_call>", "<tool_call|>", '<|"|>', "<|channel>", "<channel|>"),
+    *("<|START_ACTION|>", "<|END_ACTION|>", "<|tools_prefix|>", "<|tools_suffix|>"),
+    *("<tool_calls:opensource>", "</tool_calls:opensource>", "<tool_call:opensource>"),
+    *("<tool_sep:opensource>", "</tool_call:opensource>", "</arg_value:opensource>"),
 )
-"""Control tokens of Kimi, DeepSeek and Gemma 4, from id 146 on."""
+"""Control tokens of Kimi, DeepSeek, Gemma 4, Cohere, Apertus and Hunyuan, from id 146 on."""
 VOCABULARY = 192
 
 

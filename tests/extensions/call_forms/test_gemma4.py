@@ -14,7 +14,7 @@ from heddle.text.parsing.reading import Reading
 from talking_model import LetterTokenizer, refused_at
 
 FORM = Gemma4()
-OPENING, CLOSING, Q = FORM.marks
+OPENING, CLOSING, Q, _ = FORM.marks
 PROPERTIES: dict[str, Any] = {
     "text": {"type": "string"},
     "count": {"type": "integer", "maximum": 50},

@@ -35,6 +35,7 @@ LEAVES_OUT_TEXT: list[str] = TABLE["histories"]["leave_out_text"]
 LEAVES_OUT_REASONING: list[str] = TABLE["histories"]["leave_out_reasoning"]
 REASONING: dict[str, list[str]] = TABLE["reasoning"]
 ONE_CALL: list[str] = TABLE["histories"]["have_one_call"]
+ENDS: list[str] = TABLE["histories"]["ends"]
 
 pytestmark = pytest.mark.skipif(
     not FOLDER.is_dir(), reason="no published templates; run `python scripts/fetch_templates.py`"
@@ -109,7 +110,11 @@ def answer_in(template: ChatTemplate, message: dict[str, Any]) -> tuple[str, str
     common = whole[: sum(takewhile(bool, same))]
     if common.rfind("<") > common.rfind(">"):  # the prompt opens reasoning, the history closes it
         common = common[: common.rfind("<")]
-    text = whole[len(common) :].rstrip().removesuffix(plain.rpartition("Fine.")[2].strip())
+    text, end = whole[len(common) :].rstrip(), plain.rpartition("Fine.")[2].strip()
+    while not text.endswith(end):  # marks of the text come before the mark of the end
+        end = end[max(end.find("<", 1), 0) or len(end) :]
+    for mark in (end, *ENDS):
+        text = text.removesuffix(mark)
     text = text.removesuffix("<|eom_id|>")  # a token that ends answers with calls
     marks = template.dialect.marks
     if marks and text.startswith(marks.closing):

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from heddle.extensions.call_forms.apertus import Apertus
+from heddle.extensions.call_forms.cohere import Cohere
 from heddle.extensions.call_forms.deepseek import DeepSeek
 from heddle.extensions.call_forms.dsml import Dsml, DsmlV4
 from heddle.extensions.call_forms.ernie import Ernie
 from heddle.extensions.call_forms.functionary import Functionary, FunctionTags
 from heddle.extensions.call_forms.gemma4 import Gemma4
 from heddle.extensions.call_forms.glm import Glm
+from heddle.extensions.call_forms.hunyuan import Hunyuan, HunyuanOpen
 from heddle.extensions.call_forms.json_list import Granite, Nemotron, ToolCalls
 from heddle.extensions.call_forms.kimi import Kimi
 from heddle.extensions.call_forms.lfm2 import Lfm2
@@ -41,7 +44,11 @@ DSML = "{% set token = '｜DSML｜' %}<{{ token }}invoke name=\"f\">"
         (f"<seed:tool_call>{XML}</seed:tool_call>", SeedOss()),
         ('<minimax:tool_call><invoke name="f"><parameter name="k">v', MiniMax()),
         (GLM, Glm()),
-        (GLM.replace("<tool_call>f", "<tool_call>f<tool_sep>"), None),
+        (GLM.replace("<tool_call>f", "<tool_call>f<tool_sep>"), Hunyuan()),
+        ("{% set s = ':opensource' %}<tool_call{}><tool_sep{}><arg_key{}>", HunyuanOpen()),
+        ("<|START_ACTION|>[", Cohere()),
+        ("<|tools_prefix|>{{ f.arguments|tojson }}<|tools_suffix|>", Apertus()),
+        ("<|tools_prefix|>{{ f.arguments }}<|tools_suffix|>", Apertus(takes_texts=True)),
         ("<|tool_calls_section_begin|><|tool_call_argument_begin|>", Kimi()),
         (DEEPSEEK, DeepSeek()),
         (DEEPSEEK + "```json", DeepSeek(fences=True)),

@@ -3,6 +3,8 @@
 from heddle.doors import Extension
 
 _FORMS = (
+    "apertus",
+    "cohere",
     "deepseek",
     "dsml",
     "ernie",
@@ -10,6 +12,7 @@ _FORMS = (
     "gemma4",
     "glm",
     "harmony",
+    "hunyuan",
     "json_list",
     "kimi",
     "lfm2",

@@ -53,7 +53,7 @@ class Gemma4(CallForm):
     schemas: Mapping[str, Schema] = field(default_factory=dict, compare=False)
 
     quote: ClassVar = '<|"|>'
-    marks: ClassVar = ("<|tool_call>", "<tool_call|>", quote)
+    marks: ClassVar = ("<|tool_call>", "<tool_call|>", quote, _RESULT)
 
     def typed(self, schemas: Mapping[str, Schema]) -> CallForm:
         return replace(self, schemas=schemas)
@@ -65,7 +65,7 @@ class Gemma4(CallForm):
     # --- reading ---------------------------------------------------------------------------------
 
     def read(self, source: AnswerReader, names: Collection[str]) -> Steps[None]:
-        opening, closing, _ = self.marks
+        opening, closing = self.marks[:2]
         called = False
         while mark := (yield from source.until((opening, _RESULT), source.add_text)):
             if mark == _RESULT:
@@ -222,7 +222,7 @@ class Gemma4(CallForm):
     def calls(self, mark: Mark, *, several: bool) -> str:
         opening, closing = mark(self.marks[0]), mark(self.marks[1])
         more = f"(SPACE? {opening} function {closing})*" if several else ""
-        return f"function {closing} {more} SPACE?"
+        return f"function {closing} {more} {mark(_RESULT)}? SPACE?"
 
     def function(self, name: str, schema: Schema, mark: Mark) -> str:
         members = _Larks(schema, mark(self.quote)).members(schema, 0)

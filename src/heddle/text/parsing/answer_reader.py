@@ -202,7 +202,7 @@ class AnswerReader(PartReader, Characters):
                 return call.begun
             if key in _ARGUMENTS:
                 yield from self._arguments(call)
-            elif key == "name":
+            elif key in ("name", "tool_name"):  # Cohere writes `tool_name`
                 if not call.take_name(_string((yield from self._collect()))):
                     return call.begun
             elif names is None or call.begun or key in _OTHERS:
