@@ -73,9 +73,9 @@ class Gather final : public ExpertRowInstruction {
             return;
         }
         const QuantisedRows from = buffer(p, in_).quantised();
-        std::copy_n(from.q + token * n, n, &rows.x_codes[static_cast<size_t>(i * n)]);
+        std::copy_n(from.q + token * from.columns, n, &rows.x_codes[static_cast<size_t>(i * n)]);
         const int64_t blocks = n / kBlock;
-        std::copy_n(from.scales + token * blocks, blocks,
+        std::copy_n(from.scales + token * (from.columns / kBlock), blocks,
                     &rows.x_scales[static_cast<size_t>(i * blocks)]);
     }
 

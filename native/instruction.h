@@ -56,8 +56,9 @@ class Instruction {
     // Quantises columns [column, column + count) of a row, whole blocks.
     static void quantise_columns(Program& p, int index, int64_t i, int column, int count) {
         Program::Buffer& b = p.buffers_[index];
-        const int64_t at = i * b.width + column, block = at / kBlock;
-        p.kernels_.quantise(b.values.data() + at, count, b.q.data() + at, b.scales.data() + block);
+        const int64_t at = i * b.stride() + column;
+        p.kernels_.quantise(b.values.data() + i * b.width + column, count, b.q.data() + at,
+                            b.scales.data() + at / kBlock);
     }
     static void quantise_row(Program& p, int index, int64_t i) {
         quantise_columns(p, index, i, 0, p.buffers_[index].width);

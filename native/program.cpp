@@ -10,7 +10,7 @@
 
 namespace heddle {
 
-QuantisedRows Program::Buffer::quantised() { return {q.data(), scales.data(), width}; }
+QuantisedRows Program::Buffer::quantised() { return {q.data(), scales.data(), stride()}; }
 
 namespace {
 
@@ -124,8 +124,9 @@ void Program::want_quantised(int buffer) {
         throw std::invalid_argument("cannot quantise " + std::to_string(b.width) +
                                     " columns: not a multiple of 32");
     }
-    b.q.resize(b.values.size());
-    b.scales.resize(b.values.size() / kBlock);
+    const size_t rows = b.values.size() / static_cast<size_t>(b.width);
+    b.q.resize(rows * static_cast<size_t>(b.stride()));
+    b.scales.resize(b.q.size() / kBlock);
 }
 
 void Program::append(std::unique_ptr<Instruction> instruction) {

@@ -201,6 +201,10 @@ class Program final : private Task {
         std::vector<int8_t> q;
         std::vector<BlockScale> scales;
         QuantisedRows quantised();
+        // Codes from one row of the copy to the next. A matmul reads the same column of twelve rows
+        // at once: a stride of 4,096 bytes would put all of them into one set of the first-level
+        // cache, and their scales too.
+        int64_t stride() const { return width % 1024 == 0 ? width + 2 * kBlock : width; }
     };
 
     void want_quantised(int buffer);
