@@ -228,7 +228,13 @@ def _tiktoken(folder: Path) -> None:
 
 
 def _tekken(folder: Path) -> None:
-    (folder / "tekken.json").write_text("{}")
+    vocabulary = [{"token_bytes": base64.b64encode(bytes([byte])).decode()} for byte in range(256)]
+    config = {
+        "pattern": _PATTERN,
+        "default_vocab_size": 256 + 30,
+        "default_num_special_tokens": 30,
+    }
+    (folder / "tekken.json").write_text(json.dumps({"config": config, "vocab": vocabulary}))
 
 
 def _gpt2_files(folder: Path) -> None:
