@@ -35,9 +35,11 @@ MODEL_SOURCES = (
     "weights/grids.py",
     "weights/heads.py",
     "weights/hyperparameters.py",
+    "weights/pickles.py",
     "weights/quants.py",
     "weights/tensor_names.py",
     "weights/tensor_types.py",
+    "weights/tokenizer_kind.py",
 )
 """Sources that make a graph from a model's files, on every device. Each device adds its own.
 

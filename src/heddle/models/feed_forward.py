@@ -5,11 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from heddle.errors import UnsupportedModelError
-
 if TYPE_CHECKING:
     from heddle.models.ops import Loader, Ops
-    from heddle.weights.hyperparameters import Hyperparameters
 
 A = TypeVar("A")
 W = TypeVar("W")
@@ -90,23 +87,3 @@ def has_gates(activation: str) -> bool:
 def dense_mlp(width: int, hidden: int, activation: str) -> MLP | GatedMLP:
     """The feed-forward layer with this activation."""
     return (GatedMLP if has_gates(activation) else MLP)(width, hidden, activation)
-
-
-_CLAMPED = {"expert_limit": 7.0, "expert_slope": 1.702}
-"""The constants of the clamped activation; see :meth:`heddle.models.ops.Ops.gated`."""
-
-
-def check_clamped(hyperparameters: Hyperparameters) -> None:
-    """Check the constants of a model with the clamped activation.
-
-    Raises:
-        UnsupportedModelError: they are not those of the published models.
-    """
-    read = hyperparameters
-    for name, constant in _CLAMPED.items():
-        if read.number(name, constant) != constant:
-            label = read.label(name)
-            raise UnsupportedModelError(
-                f"{label} {read.number(name):g} is not supported; supported: {constant:g}",
-                param=label,
-            )

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from heddle.extensions.decoders.clamped import check_clamped
 from heddle.extensions.decoders.minimax_m2 import SELECTION_BIAS, rotated_elements
 from heddle.models.base import read_sizes
 from heddle.models.blocks import Attention, Layer, QueryKeyNorm
@@ -18,7 +19,6 @@ from heddle.models.decoder import Decoder
 from heddle.models.experts import feed_forwards
 from heddle.models.families.llama import MIXTRAL_EXPERTS
 from heddle.models.family import Family
-from heddle.models.feed_forward import check_clamped
 from heddle.models.positions import rope
 from heddle.weights.gguf.names import GGUFNames
 from heddle.weights.huggingface.names import FolderNames

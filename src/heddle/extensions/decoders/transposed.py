@@ -9,14 +9,21 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from heddle.errors import ModelFileError
-from heddle.weights.huggingface.made import MadeTensor, rows_of
+from heddle.weights.huggingface.made import MadeTensor
+from heddle.weights.huggingface.safetensors import DTYPE_BITS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from numpy.typing import NDArray
+
     from heddle.weights.huggingface.json_files import Config
     from heddle.weights.huggingface.made import Stored
+
+    Raw = NDArray[np.uint8]
 
 _STACK = re.compile(
     r".+\.layers\.(?P<layer>\d{1,9})\.(?:mlp|feed_forward)\.experts\.(?P<pair>gate_up|down)_proj"
@@ -47,3 +54,21 @@ def transposed_experts(tensors: Mapping[str, Stored], _: Config) -> dict[str, Ma
             name = f"layers.{match['layer']}.mlp.experts.{part}.weight"
             found[name] = rows_of(label, stored, rows, transposed=True)
     return found
+
+
+def rows_of(label: str, stored: Stored, rows: slice, *, transposed: bool) -> MadeTensor:
+    """Some rows of each matrix of a stack (experts, rows, columns), or of biases (experts, rows).
+
+    If `transposed`, the file has the matrices transposed.
+    """
+    bits = np.dtype(f"u{DTYPE_BITS[stored.dtype] // 8}")
+
+    def canonical(values: NDArray[np.generic]) -> NDArray[np.generic]:
+        return (values.swapaxes(1, 2) if transposed else values)[:, rows]
+
+    def make(raw: list[Raw]) -> Raw:
+        values = raw[0].view(bits).reshape(stored.shape)
+        return np.ascontiguousarray(canonical(values)).view(np.uint8).ravel()
+
+    shape = canonical(np.broadcast_to(np.uint8(0), stored.shape)).shape
+    return MadeTensor(stored.dtype, shape, (label,), make)

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from heddle.errors import ModelFileError
-from heddle.weights.huggingface.made import MXFP4, MadeTensor, rows_of
+from heddle.extensions.decoders.transposed import rows_of
+from heddle.weights.huggingface.made import MXFP4, MadeTensor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from heddle.extensions.decoders.clamped import check_clamped
 from heddle.extensions.gpt_oss.experts import made_tensors
 from heddle.models.base import read_sizes, read_windows
 from heddle.models.blocks import Attention, Layer
 from heddle.models.decoder import Decoder
 from heddle.models.experts import feed_forwards
 from heddle.models.family import Family
-from heddle.models.feed_forward import check_clamped
 from heddle.models.positions import rope
 from heddle.weights.gguf.names import GGUFNames
 from heddle.weights.huggingface.names import STACKED_GATE_UP, FolderNames
