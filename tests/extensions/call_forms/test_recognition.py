@@ -82,6 +82,7 @@ DSML = "{% set token = '｜DSML｜' %}<{{ token }}invoke name=\"f\">"
         ("import functools", None),
         ("<function_calls><invoke name=", None),
         (XML, None),
+        (']<]minimax[>[<tool_call>]<]minimax[>[<invoke name="f">', None),
         ("tools", None),
     ],
 )

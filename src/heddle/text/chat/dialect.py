@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
     Json = Mapping[str, Any]
 
-_FOREIGN = ("<function=", "<arg_key>")
+_FOREIGN = ("<function=", "<arg_key>", "<invoke name=")
 """A template with these strings writes calls between `<tool_call>` and `</tool_call>` in a
-form that is not JSON. Qwen3-Coder is an example."""
+form that is not JSON. Qwen3-Coder and MiniMax M3 are examples."""
 
 _REASONING = {
     "</think>": Marks("<think>", "</think>"),
