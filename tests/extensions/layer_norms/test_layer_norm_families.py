@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
+from folder_writer import write_safetensors
 from heddle.errors import ModelFileError, UnsupportedModelError
+from heddle.extensions.reference.model import ReferenceModel
 from heddle.extensions.reference.ops import ReferenceLoader
 from heddle.models.build import build
 from heddle.models.feed_forward import MLP
 from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint
 from models.attentions import attentions
 from models.tiny import bloom, cohere, falcon, gpt2, gpt_neox, opt, phi, stablelm, starcoder2
+from models.tiny.base import TOKENS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -69,6 +73,18 @@ def test_what_no_checkpoint_of_a_first_family_has_is_refused_by_name(
 ) -> None:
     with pytest.raises(UnsupportedModelError, match=f"{key} {value!r} is not supported"):
         decoder(model, tmp_path, **{key: value})
+
+
+@pytest.mark.parametrize("model", [gpt2.MODELS[0], bloom.MODELS[0]], ids=str)
+def test_tensors_may_lack_the_prefix_of_the_whole_model(model: TinyModel, tmp_path: Path) -> None:
+    """So are those of `openai-community/gpt2` and `bigscience/bloom-560m`."""
+    folder = model.write_folder(tmp_path)
+    state = {model.folder_name(name): values for name, values in model.stored().items()}
+    bare = {name.removeprefix("transformer."): values for name, values in state.items()}
+    write_safetensors(folder / "model.safetensors", bare)
+    with HuggingFaceCheckpoint.open(folder) as checkpoint:
+        logits = ReferenceModel(checkpoint).logits(TOKENS)
+    np.testing.assert_allclose(logits, model.expected_logits(), rtol=0, atol=4e-5)
 
 
 def test_bloom_may_call_its_heads_otherwise(tmp_path: Path) -> None:
