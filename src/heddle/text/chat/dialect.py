@@ -64,12 +64,7 @@ class Dialect:
     reasoning: ReasoningVariables
 
     @classmethod
-    def of(
-        cls,
-        template: str,
-        variables: Collection[str],
-        taken: Mapping[str, Sequence[str]] | None = None,
-    ) -> Dialect:
+    def of(cls, template: str, variables: Collection[str], taken: Json | None = None) -> Dialect:
         """The dialect of a template. `variables` are the names that its source uses, and `taken`
         the values that it takes for some of them."""
         form = _form_of(template)

@@ -157,12 +157,10 @@ def _without_system(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, 
 
     None if the conversation does not begin with both.
     """
-    match [str(one["role"]) for one in messages[:2]]:
-        case ["system", "user"]:
-            first, second, *rest = messages
-            content = f"{first['content']}\n\n{second['content']}"
-            return [{**second, "content": content}, *rest]
-    return None
+    if [one["role"] for one in messages[:2]] != ["system", "user"]:
+        return None
+    first, second, *rest = messages
+    return [{**second, "content": f"{first['content']}\n\n{second['content']}"}, *rest]
 
 
 def _reason(error: Exception) -> str:

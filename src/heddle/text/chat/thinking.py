@@ -79,8 +79,8 @@ class ReasoningVariables:
             wish = effort
             if wish is None and enabled is not None and any(one in taken for one in _NAMES_OF_OFF):
                 wish = "high" if enabled else OFF
-            value = None if wish is None else _nearest(wish, taken)
-            found |= {} if value is None else {name: value}
+            if wish is not None and (value := _nearest(wish, taken)) is not None:
+                found[name] = value
         most = 0 if enabled is False else most
         return found | ({} if most is None else dict.fromkeys(self.budgets, most))
 
@@ -94,10 +94,9 @@ class ReasoningVariables:
             return next((given[one] for one in names if type(given.get(one)) is kind), None)
 
         enabled, effort = first(SWITCHES, bool), first(EFFORTS, str)
-        if enabled is None and effort is not None:
-            enabled = effort not in _NAMES_OF_OFF
-        most = first(BUDGETS, int)
-        return {**self.values(enabled=enabled, effort=effort, most=most), **given}
+        enabled = effort not in _NAMES_OF_OFF if enabled is None and effort else enabled
+        wish = self.values(enabled=enabled, effort=effort, most=first(BUDGETS, int))
+        return {**wish, **given}
 
 
 def taken_values(tree: nodes.Template) -> dict[str, Sequence[str]]:
