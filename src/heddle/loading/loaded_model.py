@@ -107,8 +107,15 @@ class LoadedModel:
         """Check that these parameters ask for one vector for each text.
 
         Raises:
-            UnsupportedParameterError: they ask for one for each token.
+            UnsupportedParameterError: they ask for one for each token, or the model is a
+                classifier, whose logits are no embedding.
         """
+        if self.labels and params.unit_length:
+            raise UnsupportedParameterError(
+                f"{self.info.id} is a classifier and makes no embeddings; use /classify, or /score"
+                " and LLM.score if it compares texts",
+                param="model",
+            )
         if self.embeds_tokens(params):
             raise UnsupportedParameterError(
                 "pooling none gives a vector for each token, and this call returns one for each"
