@@ -124,60 +124,65 @@ class _Lowering:
         if node in self.buffer_of:
             return  # the instruction of an earlier node computes it
         match node:
+            case Linear():
+                self._emit_linear(node)
+            case recording.Norm() | recording.LayerNorm():
+                self._emit_norm(node)
+            case recording.Gated():
+                gate, up, wanted = self._of(node, 0), self._of(node, 1), self._wants_quantised(node)
+                self.program.gated(gate, up, node.activation, self._new(node), wanted)
+            case recording.Activate():
+                wanted = self._wants_quantised(node)
+                self.program.activate(self._in_place(node), node.activation, wanted)
+            case recording.Attend():
+                self._emit_attend(node)
+            case recording.LatentAttend():
+                self._emit_latent_attend(node)
+            case _:
+                self._emit_apart(node)
+                self._quantise_apart(node)
+
+    def _emit_apart(self, node: Node) -> None:
+        """Append an instruction that does not quantise its output."""
+        match node:
             case recording.Embed() | recording.EmbedSegments():
                 self._emit_embed(node)
             case recording.MeanRows():
                 self.program.mean_rows(self._of(node, 0), self._new(node))
-                self._quantise_apart(node)
-            case recording.Norm() | recording.LayerNorm():
-                self._emit_norm(node)
-            case recording.Gated():
-                gate, up = self._of(node, 0), self._of(node, 1)
-                wanted, out = self._wants_quantised(node), self._new(node)
-                self.program.gated(gate, up, node.activation, out, wanted)
-            case recording.Experts():
-                self._emit_experts(node)
-            case recording.GateRows():
-                self.program.gate_rows(self._of(node, 0), self._of(node, 1), self._new(node))
-                self._quantise_apart(node)
-            case (
-                recording.Rope()
-                | recording.NormHeads()
-                | recording.Scale()
-                | recording.SoftCap()
-                | recording.Activate()
-                | recording.StepSize()
-            ):
-                self._emit_in_place(node)
+            case recording.Rope():
+                table, first = self._rope_table(node.spec.at(0)), node.spec.first
+                self.program.rope(self._in_place(node), table, node.heads, first)
+            case recording.NormHeads():
+                weight = _vector(node.weight)
+                self.program.norm_heads(self._in_place(node), weight, node.eps, node.heads)
+            case recording.Scale():
+                self.program.scale(self._in_place(node), node.factor)
+            case recording.SoftCap():
+                self.program.soft_cap(self._in_place(node), node.cap)
+            case recording.StepSize():
+                bias = _vector(node.bias)
+                self.program.step_size(self._in_place(node), bias, node.least, node.most)
             case recording.Decay():
-                rates = _vector(node.rates)
-                self.program.decay(self._of(node, 0), rates, self._new(node))
+                self.program.decay(self._of(node, 0), _vector(node.rates), self._new(node))
             case recording.CausalConv():
                 self._emit_conv(node)
             case recording.LinearAttend():
                 self._emit_linear_attend(node)
-            case recording.Attend():
-                self._emit_attend(node)
-            case recording.HeadLinear() | recording.LatentAttend():
-                self._emit_of_latents(node)
-            case Linear():
-                self._emit_linear(node)
+            case recording.HeadLinear():
+                self._emit_head_linear(node)
+            case recording.Experts():
+                self._emit_experts(node)
+            case recording.GateRows():
+                self.program.gate_rows(self._of(node, 0), self._of(node, 1), self._new(node))
             case recording.Add():
-                x, y = self._of(node, 0), self._of(node, 1)
-                self.program.add(x, y, self._new(node))
-                self._quantise_apart(node)
+                self.program.add(self._of(node, 0), self._of(node, 1), self._new(node))
             case recording.TakeRows():
                 self.program.take_rows(self._of(node, 0), self._new(node))
-                self._quantise_apart(node)
             case recording.Join():
-                x, y = self._of(node, 0), self._of(node, 1)
-                self.program.join(x, y, self._new(node))
-                self._quantise_apart(node)
+                self.program.join(self._of(node, 0), self._of(node, 1), self._new(node))
             case recording.TakeColumns():
-                self.program.take_columns(
-                    self._of(node, 0), node.first, self._new(node), node.heads
-                )
-                self._quantise_apart(node)
+                source, out = self._of(node, 0), self._new(node)
+                self.program.take_columns(source, node.first, out, node.heads)
             case _:
                 raise ValueError(f"no instruction computes {type(node).__name__}")
 
@@ -226,7 +231,6 @@ class _Lowering:
         else:
             assert isinstance(indices, recording.Input)
             self.program.embed(table, out, indices.name == "positions", node.first)
-        self._quantise_apart(node)
 
     def _emit_norm(self, node: recording.Norm | recording.LayerNorm) -> None:
         source, out = self._of(node, 0), self._new(node)
@@ -237,38 +241,15 @@ class _Lowering:
             bias = _vector(node.bias)
             self.program.layer_norm(source, weight, bias, node.eps, out, wanted)
 
-    def _emit_in_place(
-        self,
-        node: recording.Rope
-        | recording.NormHeads
-        | recording.Scale
-        | recording.SoftCap
-        | recording.Activate
-        | recording.StepSize,
-    ) -> None:
+    def _in_place(self, node: Node) -> int:
+        """Give `node` the buffer of its input, in which its instruction works."""
         source = node.inputs[0]
         if max(self._order[reader] for reader in self._readers[source]) > self._order[node]:
             raise ValueError(
                 f"{type(node).__name__} works in place, but a later node reads its input too"
             )
-        buffer = self.buffer_of[source]
-        match node:
-            case recording.Rope():
-                table = self._rope_table(node.spec.at(0))
-                self.program.rope(buffer, table, node.heads, node.spec.first)
-            case recording.NormHeads():
-                self.program.norm_heads(buffer, _vector(node.weight), node.eps, node.heads)
-            case recording.Scale():
-                self.program.scale(buffer, node.factor)
-            case recording.SoftCap():
-                self.program.soft_cap(buffer, node.cap)
-            case recording.Activate():
-                self.program.activate(buffer, node.activation, self._wants_quantised(node))
-            case recording.StepSize():
-                self.program.step_size(buffer, _vector(node.bias), node.least, node.most)
-        self._assign(node, buffer)
-        if not isinstance(node, recording.Activate):
-            self._quantise_apart(node)
+        self._assign(node, self.buffer_of[source])
+        return self.buffer_of[node]
 
     def _rope_table(self, spec: RopeSpec) -> int:
         if spec not in self._ropes:
@@ -335,7 +316,6 @@ class _Lowering:
             silu=node.activation == "silu",
             out=self._new(node),
         )
-        self._quantise_apart(node)
 
     def _emit_linear_attend(self, node: recording.LinearAttend) -> None:
         spec = node.spec
@@ -351,13 +331,6 @@ class _Lowering:
             skip=None if node.skip is None else _vector(node.skip),
             out=self._new(node),
         )
-        self._quantise_apart(node)
-
-    def _emit_of_latents(self, node: recording.HeadLinear | recording.LatentAttend) -> None:
-        if isinstance(node, recording.HeadLinear):
-            self._emit_head_linear(node)
-        else:
-            self._emit_latent_attend(node)
 
     def _emit_head_linear(self, node: recording.HeadLinear) -> None:
         matrices, width = _matrices(node.weight), node.inputs[0].width // node.weight.count
@@ -367,7 +340,6 @@ class _Lowering:
                 " must be a multiple of 32"
             )
         self.program.head_matmul(self._of(node, 0), matrices, self._new(node))
-        self._quantise_apart(node)
 
     def _emit_latent_attend(self, node: recording.LatentAttend) -> None:
         q_latent, q, latent, key = (self.buffer_of[source] for source in node.inputs)
@@ -401,7 +373,6 @@ class _Lowering:
             expert_scales=np.array(scales, np.float32) if scales else None,
             weighs_input=spec.weighs_input,
         )
-        self._quantise_apart(node)
 
     def _emit_linear(self, node: Linear) -> None:
         residual = self._residual_of(node)
