@@ -50,7 +50,6 @@ DSML = "{% set token = '｜DSML｜' %}<{{ token }}invoke name=\"f\">"
         ("<|tools_prefix|>{{ f.arguments|tojson }}<|tools_suffix|>", Apertus()),
         ("<|tools_prefix|>{{ f.arguments }}<|tools_suffix|>", Apertus(takes_texts=True)),
         ("<|tool_calls_section_begin|><|tool_call_argument_begin|>", Kimi()),
-        (DEEPSEEK, DeepSeek()),
         (DEEPSEEK + "```json", DeepSeek(fences=True)),
         (DSML + "<{{ token }}function_calls>", Dsml()),
         ("<|tool_call>call:{{ tool_call_id }}", Gemma4()),
@@ -91,6 +90,15 @@ def test_a_template_shows_its_form(shown: str, form: object) -> None:
     assert (dialect.form, dialect.knows_tools) == (form or HERMES, form is not None)
     without = ChatTemplate("{{ messages }}" + shown, "", "").dialect
     assert (without.form, without.knows_tools) == (HERMES, False)
+
+
+def test_the_template_of_deepseek_v3_1_may_take_no_functions() -> None:
+    dialect = ChatTemplate("{{ tools }}{{ messages }}" + DEEPSEEK, "", "").dialect
+    assert (dialect.form, dialect.knows_tools) == (DeepSeek(), True)
+    dialect = ChatTemplate("{{ messages }}" + DEEPSEEK, "", "").dialect
+    assert (dialect.form, dialect.knows_tools) == (DeepSeek(describes_tools=True), True)
+    fences = ChatTemplate("{{ messages }}```json" + DEEPSEEK, "", "").dialect
+    assert (fences.form, fences.knows_tools) == (HERMES, False), "nor were the distilled trained"
 
 
 def test_a_template_may_take_functions_under_another_name() -> None:

@@ -90,6 +90,42 @@ def test_ids_of_kimi_count_the_calls_of_a_conversation() -> None:
     assert call["id"] == "a", "what was given is as it was"
 
 
+DESCRIBED = """\
+## Tools
+You have access to the following tools:
+
+### f
+Description: Work.
+
+Parameters: {"type": "object"}
+
+### g
+Description:\x20
+
+Parameters: {}
+
+IMPORTANT: ALWAYS adhere to this exact format for tool use:
+<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>tool_call_name<｜tool▁sep｜>tool_call_arguments<｜tool▁call▁end｜>\
+{additional_tool_calls}<｜tool▁calls▁end｜>
+
+Where:
+"""
+
+
+def test_a_system_message_describes_functions_as_the_card_of_deepseek_v3_1_does() -> None:
+    schema = {"name": "f", "description": "Work.", "parameters": {"type": "object"}}
+    tools = [{"type": "function", "function": one} for one in (schema, {"name": "g"})]
+    asked = {"role": "user", "content": "Do it."}
+    form = DeepSeek(describes_tools=True)
+    (told, *rest), offered = form.offered([asked], tools)
+    assert (rest, offered) == ([asked], None)
+    assert (told["role"], told["content"].startswith(DESCRIBED)) == ("system", True)
+    (with_words, *_), _ = form.offered([{"role": "system", "content": "Be kind."}, asked], tools)
+    assert with_words["content"] == f"Be kind.\n\n{told['content']}"
+    assert form.offered([asked], []) == ([asked], None)
+    assert DeepSeek().offered([asked], tools) == ([asked], tools)
+
+
 def test_solar_gets_a_message_for_text_and_one_for_calls() -> None:
     call = {"id": "call_1", "function": {"name": "f", "arguments": {}}}
     said = {"role": "assistant", "content": "So:", "reasoning_content": "Hm."}

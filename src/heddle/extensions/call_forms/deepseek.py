@@ -10,19 +10,23 @@ V3 and R1 write the arguments in a code fence, V3.1 writes them as they are:
 
     <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>name<｜tool▁sep｜>{...}<｜tool▁call▁end｜><｜tool▁calls▁end｜>
 
-Every model's answer is read in both forms. Source: the chat template and the card of
-DeepSeek-V3.1, and llama.cpp's template for R1; DeepSeek's own of V3 and R1 were not read. Templates
-that DeepSeek publishes do not describe tools; those of vLLM's examples do.
+Every model's answer is read in both forms. DeepSeek's own templates describe no tools. For V3.1 a
+system message describes them, in the words of its card, on which the model was trained. R1's
+distilled models have R1's template and were not trained on calls, so templates with fences need to
+describe tools themselves. Sources: llama.cpp's templates for V3.1, R1 and two distilled models,
+vLLM's template for V3.1, and the description as ollama's renderer and ms-swift's tests quote it.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from heddle.extensions.call_forms.histories import encodes_arguments, with_texts
 from heddle.extensions.call_forms.sectioned import Sectioned
+from heddle.text.chat.tool_prompt import with_instructions
 from heddle.text.parsing.characters import END
 
 if TYPE_CHECKING:
@@ -34,6 +38,17 @@ if TYPE_CHECKING:
 
 _FENCE, _FENCE_END = "```json", "```"
 _LONGEST_NAME = 256
+_INSTRUCTIONS = """\
+## Tools
+You have access to the following tools:
+
+{tools}IMPORTANT: ALWAYS adhere to this exact format for tool use:
+{example}
+
+Where:
+- `tool_call_name` must be an exact match to one of the available tools
+- `tool_call_arguments` must be valid JSON that strictly follows the tool's Parameters Schema
+- For multiple tool calls, chain them directly without separators or spaces"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +58,12 @@ class DeepSeek(Sectioned):
     Attributes:
         fences: whether the model was trained on arguments in a code fence.
         encodes: whether the template itself encodes arguments as JSON.
+        describes_tools: whether the system message describes functions.
     """
 
     fences: bool = False
     encodes: bool = False
+    describes_tools: bool = False
 
     section: ClassVar = "<｜tool▁calls▁begin｜>"
     section_end: ClassVar = "<｜tool▁calls▁end｜>"
@@ -69,6 +86,17 @@ class DeepSeek(Sectioned):
             else:
                 written.append(message)
         return written
+
+    def offered(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
+    ) -> tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]] | None]:
+        if not tools or not self.describes_tools:
+            return messages, tools or None
+        call = f"{self.call}tool_call_name{self.arguments}tool_call_arguments{self.call_end}"
+        example = f"{self.section}{call}{{additional_tool_calls}}{self.section_end}"
+        described = "".join(_description(tool["function"]) for tool in tools)
+        text = _INSTRUCTIONS.format(tools=described, example=example)
+        return with_instructions(messages, text), None
 
     def _name(self, source: AnswerReader, header: str) -> Steps[str]:
         char = yield from source.after_space()
@@ -97,5 +125,13 @@ class DeepSeek(Sectioned):
 
 def form_of(template: str) -> CallForm | None:
     """The form, if `template` writes it."""
-    shown = DeepSeek.section in template and DeepSeek.arguments in template
-    return DeepSeek(_FENCE in template, encodes_arguments(template)) if shown else None
+    if DeepSeek.section not in template or DeepSeek.arguments not in template:
+        return None
+    fences, takes_tools = _FENCE in template, re.search(r"\btools\b", template)
+    return DeepSeek(fences, encodes_arguments(template), not fences and not takes_tools)
+
+
+def _description(function: Mapping[str, Any]) -> str:
+    schema = json.dumps(function.get("parameters", {}), ensure_ascii=False)
+    told = f"Description: {function.get('description', '')}\n\nParameters: {schema}"
+    return f"### {function['name']}\n{told}\n\n"

@@ -34,6 +34,8 @@ class CallForm(ABC):
     """Whether the form also marks reasoning and text, so that `read` reads whole answers."""
     reasoning: ClassVar[Marks | None] = None
     """Marks of reasoning, of a form that frames answers."""
+    describes_tools: bool = False
+    """Whether `offered` describes functions in a message, for a template that takes none."""
     efforts: ClassVar[Sequence[str]] = ()
     """The efforts that the family was trained on, if its template takes any text."""
 

@@ -49,7 +49,7 @@ class Dialect:
 
     Attributes:
         form: how the model writes calls.
-        knows_tools: whether the template describes functions to the model, in `form`. If not,
+        knows_tools: whether the template or `form` describes functions to the model. If not,
             Heddle adds a system message that does.
         marks: marks of reasoning; None if the template shows no marks.
         developer: the role to use for messages with the role `developer`. Many templates do not
@@ -69,7 +69,7 @@ class Dialect:
         the values that it takes for some of them."""
         form = _form_of(template)
         takes_tools = any(name.endswith("tools") for name in variables) or "'tools'" in template
-        if form is not None and not form.frames and not takes_tools:
+        if form is not None and not (form.frames or form.describes_tools or takes_tools):
             form = None
         marks = next((marks for text, marks in _REASONING.items() if text in template), None)
         if form is not None and form.frames:

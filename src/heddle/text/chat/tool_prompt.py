@@ -30,7 +30,7 @@ What a call returns comes between <tool_response> and </tool_response>. Where no
 answer in words."""
 
 
-def written_out(messages: Sequence[Json], tools: Sequence[Json]) -> list[dict[str, Any]]:
+def written_out(messages: Sequence[Json], tools: Sequence[Json]) -> Sequence[Json]:
     """The conversation as messages that contain only text. The first message describes `tools`."""
     written: list[dict[str, Any]] = []
     for before, message in zip([{}, *messages], messages, strict=False):
@@ -41,7 +41,15 @@ def written_out(messages: Sequence[Json], tools: Sequence[Json]) -> list[dict[st
             written.append({"role": "user", "content": content})
         else:
             written.append(_with_calls(message))
-    return _with_instructions(written, tools) if tools else written
+    return with_instructions(written, _instructions(tools)) if tools else written
+
+
+def with_instructions(messages: Sequence[Json], text: str) -> list[Json]:
+    """The messages, with `text` in the system message at the start, after what it says."""
+    first, *rest = messages
+    if first["role"] not in ("system", "developer"):
+        return [{"role": "system", "content": text}, *messages]
+    return [{**first, "content": f"{first['content']}\n\n{text}"}, *rest]
 
 
 def _with_calls(message: Json) -> dict[str, Any]:
@@ -54,12 +62,6 @@ def _with_calls(message: Json) -> dict[str, Any]:
     return plain | {"content": "\n".join(content + calls)}
 
 
-def _with_instructions(
-    messages: list[dict[str, Any]], tools: Sequence[Json]
-) -> list[dict[str, Any]]:
+def _instructions(tools: Sequence[Json]) -> str:
     lines = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
-    text = _INSTRUCTIONS.format(tools=lines)
-    if messages[0]["role"] not in ("system", "developer"):
-        return [{"role": "system", "content": text}, *messages]
-    first = messages[0]
-    return [first | {"content": f"{first['content']}\n\n{text}"}, *messages[1:]]
+    return _INSTRUCTIONS.format(tools=lines)
