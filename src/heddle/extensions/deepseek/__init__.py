@@ -1,4 +1,4 @@
-"""DeepSeek-V2 to V3.2, Kimi K2, GLM-4.7-Flash and GLM-5: families with latent attention."""
+"""DeepSeek-V2 to V3.2, Kimi K2, GLM, Mistral 4, Sarvam: families with latent attention."""
 
 from heddle.doors import Extension
 

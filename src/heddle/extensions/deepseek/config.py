@@ -1,7 +1,8 @@
 """Readers of the keys of config.json that only models with latent attention have.
 
-DeepSeek-V2 to V3.2, Kimi K2, GLM-4.7-Flash and GLM-5. `transformers` defines the meaning of the
-keys (`DeepseekV2Config`, `DeepseekV3Config`, `Glm4MoeLiteConfig`).
+DeepSeek-V2 to V3.2, Kimi K2, GLM-4.7-Flash, GLM-5, Mistral 4 and Sarvam. `transformers` defines the
+meaning of the keys (`DeepseekV2Config`, `DeepseekV3Config`, `Glm4MoeLiteConfig`, `Mistral4Config`,
+`SarvamMLAConfig`).
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ def sizes(config: Config) -> dict[str, object]:
     """
     found = attention_sizes(config) | _score_factor(config)
     found["rope.interleaved"] = config.get("rope_interleave") is not False
-    is_v2, is_lite = (config.get("model_type") == one for one in ("deepseek_v2", "glm4_moe_lite"))
-    scoring = "softmax" if is_v2 else "sigmoid"
+    kind = config.get("model_type")
+    is_v2, is_lite = kind == "deepseek_v2", kind == "glm4_moe_lite"
+    scoring = "softmax" if kind in ("deepseek_v2", "mistral4") else "sigmoid"
     check(config, "scoring_func", (None, scoring))
     found["expert_scoring"] = scoring
     found |= _routing_of_v2(config) if is_v2 else {}

@@ -1,7 +1,8 @@
-"""DeepSeek-V2 to V3.2, Kimi K2, GLM-4.7-Flash and GLM-5: latent attention, and experts.
+"""DeepSeek-V2 to V3.2, Kimi K2, GLM-4.7-Flash, GLM-5, Mistral 4, Sarvam: latents, and experts.
 
 DeepSeek-V2 (arXiv:2405.04434) scores experts by a softmax, V3 (arXiv:2412.19437) by sigmoids with a
-bias. Kimi K2 and GLM-4.7-Flash are as V3. So is the text part of Kimi K2.5.
+bias. Kimi K2, GLM-4.7-Flash and Sarvam are as V3. So is the text part of Kimi K2.5. Mistral 4
+scores experts by a softmax, and its queries grow with their position.
 
 In DeepSeek-V3.2 (arXiv:2512.02556) and GLM-5, an indexer chooses the tokens that attention sees:
 `index_topk` of them. As long as a sequence has no more tokens, that is dense attention. Heddle
@@ -21,7 +22,7 @@ from heddle.models.decoder import Decoder, PredictionHead
 from heddle.models.experts import feed_forwards
 from heddle.models.family import Family
 from heddle.weights.gguf.names import INTERLEAVED, GGUFNames
-from heddle.weights.huggingface.names import FolderNames
+from heddle.weights.huggingface.names import STACKED_GATE_UP, FolderNames
 
 if TYPE_CHECKING:
     from heddle.weights.hyperparameters import Hyperparameters
@@ -51,7 +52,12 @@ _FOLDER = FolderNames(layer=FOLDER_LATENTS, read=config.sizes)
 _INDEXED_FOLDER = replace(_FOLDER, hyperparameters={"dense_context": "index_topk"})
 FAMILY = Family(
     build=build,
-    gguf={"deepseek2": _GGUF, "deepseek32": _INDEXED_GGUF, "glm-dsa": _INDEXED_GGUF},
+    gguf={
+        "deepseek2": _GGUF,
+        "deepseek32": _INDEXED_GGUF,
+        "glm-dsa": _INDEXED_GGUF,
+        "mistral4": _GGUF,
+    },
     hf={
         "deepseek_v2": _FOLDER,
         "deepseek_v3": _FOLDER,
@@ -59,5 +65,12 @@ FAMILY = Family(
         "glm4_moe_lite": _FOLDER,
         "glm_moe_dsa": _INDEXED_FOLDER,
         "kimi_k2": replace(_FOLDER, with_images=("kimi_k25",)),
+        "mistral4": replace(
+            _FOLDER,
+            layer=FOLDER_LATENTS | STACKED_GATE_UP,
+            tensors={"mlp.experts.down.weight": "mlp.experts.down_proj"},
+        ),
+        # "deepseek_yarn" is Sarvam's own name of yarn.
+        "sarvam_mla": replace(_FOLDER, scalings={"deepseek_yarn": "yarn"}),
     },
 )

@@ -9,18 +9,19 @@ chunks.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from heddle.errors import UnsupportedModelError
 from heddle.executor import ModelShape
 from heddle.models.base import Sizes
-from heddle.models.ops import LatentSpec
-from heddle.models.positions import rope
+from heddle.models.ops import LatentSpec, RopeSpec
+from heddle.models.positions import rope, temperature
 from heddle.state import KvShape, Pages
 
 if TYPE_CHECKING:
-    from heddle.models.ops import Loader, Ops, RopeSpec
+    from heddle.models.ops import Loader, Ops, Temperature
     from heddle.state import StateKind
     from heddle.weights.hyperparameters import Hyperparameters
 
@@ -62,6 +63,7 @@ class LatentAttention:
         query_rank: elements of the vector that queries are made from; 0: they are made from the
             hidden state.
         norm_eps: epsilon of the norms.
+        temperature: growth of the queries with their position; None: no growth.
     """
 
     width: int
@@ -71,6 +73,7 @@ class LatentAttention:
     value_dim: int
     query_rank: int
     norm_eps: float
+    temperature: Temperature | None = None
 
     def state(self, *, causal: bool) -> tuple[StateKind, ...]:
         """See :class:`heddle.models.blocks.Mixer`."""
@@ -110,10 +113,19 @@ class LatentAttention:
         key = ops.take_columns(latent_key, spec.rank, spec.rope_dim)
         if self.rope is not None:
             key = ops.rope(key, positions, self.rope.at(0), 1)
-            q = ops.rope(q, positions, self.rope.at(self.key_dim), spec.heads)
+            for turn in self._turns(self.rope):
+                q = ops.rope(q, positions, turn, spec.heads)
         q_latent = ops.head_linear(q, weights.head_keys)
         mixed = ops.latent_attend(q_latent, q, latent, key, layer, spec)
         return ops.linear(ops.head_linear(mixed, weights.head_values), weights.output)
+
+    def _turns(self, rope: RopeSpec) -> tuple[RopeSpec, ...]:
+        """The rotations of a query: of its last elements, and by no angle of those that grow."""
+        turn = replace(rope.at(self.key_dim), temperature=self.temperature)
+        if self.temperature is None:
+            return (turn,)
+        still = (math.inf,) * (self.key_dim // 2)
+        return turn, RopeSpec(self.key_dim, 1.0, True, still, temperature=self.temperature)
 
 
 def latent_attention(
@@ -138,6 +150,9 @@ def latent_attention(
             raise UnsupportedModelError(
                 f"{label} {size} is not supported: it must be a multiple of {_LANES}", param=label
             )
+    growth = temperature(read, turned.dim)
+    if growth is not None and whole % 2:
+        read.fail("key_dim", f"is {whole}; heads of queries that grow have pairs of elements")
     scale = read.number("rope.score_factor", 1.0) / whole**0.5
     return LatentAttention(
         read.integer("width"),
@@ -147,6 +162,7 @@ def latent_attention(
         read.integer("value_dim"),
         read.count("query_rank"),
         read.number("latent_norm_eps", read.number("norm_eps")),
+        growth,
     )
 
 
