@@ -5,16 +5,20 @@ from __future__ import annotations
 import importlib
 import math
 import pkgutil
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
 from heddle.errors import ModelFileError, UnsupportedModelError
 from heddle.extensions import decoders
+from heddle.extensions.decoders import bailing_moe as ling
 from heddle.models.build import build
 from heddle.models.experts import MixtureOfExperts
 from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint
-from models.tiny import ernie4_5_moe, internlm, minicpm
+from heddle.weights.tensor_types import TensorType, dequantize
+from models.tiny import bailing_moe, ernie4_5_moe, internlm, minicpm
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -78,6 +82,36 @@ def test_a_step_of_ernie_that_is_no_number_is_refused(tmp_path: Path) -> None:
         pytest.raises(ModelFileError, match="must have 3 entries"),
     ):
         build(checkpoint)
+
+
+@pytest.mark.parametrize(("dtype", "bits"), [("F32", 24), ("F16", 11), ("BF16", 8)])
+def test_columns_of_lings_output_matrix_have_length_1_in_its_dtype(
+    dtype: str, bits: int, tmp_path: Path
+) -> None:
+    """Each value is as near as its type allows."""
+    model = bailing_moe.MODELS[1]
+    matrix = model.state()["lm_head.weight"]
+    stored = {
+        "F32": matrix,
+        "F16": matrix.astype(np.float16),
+        "BF16": (matrix.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32),
+    }
+    with HuggingFaceCheckpoint.open(model.write_folder(tmp_path, dtype)) as checkpoint:
+        info = checkpoint.tensors["output.weight"]
+        raw = checkpoint.read(info.name)
+        found = dequantize(raw, TensorType[dtype], info.shape)
+    assert info.type is TensorType[dtype]
+    expected = model.output({"lm_head.weight": stored[dtype].astype(np.float64)})
+    np.testing.assert_allclose(found, expected, rtol=1.1 * 2.0**-bits, atol=1e-7)
+
+
+def test_an_output_matrix_of_ling_in_a_quantised_type_is_refused() -> None:
+    make = ling.FAMILY.hf["bailing_moe"].make
+    assert make is not None
+    tensors = {"lm_head.weight": SimpleNamespace(dtype="I8", shape=(2, 2))}
+    with pytest.raises(UnsupportedModelError, match=r"lm_head\.weight of type I8 is not supported"):
+        make(tensors, {"norm_head": True})
+    assert make(tensors, {"norm_head": False}) == {}
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__.split(".")[-1])

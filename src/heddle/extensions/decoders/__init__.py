@@ -4,6 +4,7 @@ from heddle.doors import Extension
 
 EXTENSION = Extension(
     families=(
+        "heddle.extensions.decoders.bailing_moe:FAMILY",
         "heddle.extensions.decoders.bailing_moe_v2:FAMILY",
         "heddle.extensions.decoders.ernie4_5_moe:FAMILY",
         "heddle.extensions.decoders.gemma:FAMILY",
