@@ -33,6 +33,10 @@ class Judge(Protocol):
         """
         ...
 
+    def shorten(self, prompt: list[int], limit: int) -> list[int]:
+        """At most `limit` ids of a prompt, without the end of its document."""
+        ...
+
     def logit(self, vector: array[float]) -> float:
         """The score of a prompt's vector, before the logistic function."""
         ...

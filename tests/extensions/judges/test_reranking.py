@@ -134,8 +134,43 @@ def test_fields_of_the_request(url: str, llm: LLM) -> None:
     assert best["relevance_score"] == max(llm.rerank(QUERY, DOCUMENTS, "Find jokes"))
     as_objects = [{"text": document} for document in DOCUMENTS]
     assert ask(url, documents=as_objects).json()["results"] == ask(url).json()["results"]
-    hinted = ask(url, max_tokens_per_doc=4096)
-    assert hinted.headers["x-heddle-ignored"] == "max_tokens_per_doc"
+
+
+def scores_in(answer: Any) -> list[float]:
+    """Scores in the order of the documents."""
+    results = sorted(answer.json()["results"], key=lambda one: int(one["index"]))
+    return [one["relevance_score"] for one in results]
+
+
+def test_a_long_document_loses_its_end_and_the_question_stays(url: str, llm: LLM) -> None:
+    reranker = llm.engine.model.judge()
+    room = 700 - len(reranker.prompt(QUERY, ""))
+    long = "".join(chr(ord("a") + at % 7) for at in range(3000))
+    expected = llm.rerank(QUERY, [long[:room], long[:100]])
+    assert len(reranker.prompt(QUERY, long[:room])) == 700
+    assert len(set(expected)) == 2
+    answer = ask(url, documents=[long, "ab"])
+    assert scores_in(answer)[0] == expected[0]
+    texts = {one["index"]: one["document"]["text"] for one in answer.json()["results"]}
+    assert texts == {0: long, 1: "ab"}
+    shorter = ask(url, documents=[long], truncate_prompt_tokens=700 - room + 100)
+    assert scores_in(shorter)[0] == expected[1]
+    assert reranker.shorten(reranker.prompt(QUERY, "ab"), 700) == reranker.prompt(QUERY, "ab")
+
+
+def test_a_document_has_at_most_4096_tokens_unless_a_request_says_more(
+    tmp_path: Path,
+) -> None:
+    more = {"qwen3.context_length": 5000}
+    file = write(tmp_path / "long.gguf", "<|im_start|>", "<|im_end|>", more=more)
+    config = EngineConfig(slots=1, threads=2, context=5000)
+    with LLM(str(file), config) as llm, live_server(llm.engine) as server:
+        tokens = [
+            ask(server.url, documents=["x" * 4600], **more).json()["usage"]["prompt_tokens"]
+            for more in ({}, {"max_tokens_per_doc": 4500}, {"max_tokens_per_doc": 0})
+        ]
+        bare = len(llm.engine.model.judge().prompt(QUERY, ""))
+    assert tokens == [bare + 4096, bare + 4500, bare + 4600]
 
 
 def test_texts_of_tei_get_a_plain_list(url: str) -> None:
@@ -146,8 +181,9 @@ def test_texts_of_tei_get_a_plain_list(url: str) -> None:
     assert ask(url, **body, return_text=True, raw_scores=False, top_n=2).json() == [
         score | {"text": DOCUMENTS[score["index"]]} for score in scores[:2]
     ]
-    hinted = ask(url, **body, truncate=True)
-    assert hinted.headers["x-heddle-ignored"] == "truncate"
+    long = {"documents": None, "texts": ["x" * 800]}
+    [cut] = ask(url, **long, truncate=True, truncation_direction="Right").json()
+    assert cut["score"] == ask(url, documents=["x" * 800]).json()["results"][0]["relevance_score"]
 
 
 @pytest.mark.parametrize(
@@ -156,11 +192,19 @@ def test_texts_of_tei_get_a_plain_list(url: str) -> None:
         ({"documents": []}, "documents"),
         ({"query": ""}, "query"),
         ({"top_n": 0}, "top_n"),
-        ({"documents": ["x" * 800]}, "the context holds 700"),
+        ({"documents": None, "texts": ["x" * 800]}, "the context holds 700"),
+        ({"query": "x" * 800}, "leaves no room for a document; shorten the query"),
+        ({"truncate_prompt_tokens": 20}, "of the 20 tokens of a prompt"),
+        ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens is 0"),
+        ({"truncate_prompt_tokens": -2}, "truncate_prompt_tokens"),
+        ({"truncation_side": "left"}, "truncation_side"),
+        ({"max_tokens_per_doc": -1}, "max_tokens_per_doc"),
+        ({"max_tokens_per_query": 5}, "max_tokens_per_query"),
         ({"rank_fields": ["a"]}, "rank_fields"),
         ({"texts": ["a"]}, "either documents or texts"),
         ({"documents": None}, "either documents or texts"),
         ({"documents": None, "texts": ["a", "x" * 800]}, "texts"),
+        ({"documents": None, "texts": ["a"], "truncation_direction": "Left"}, "truncation_dir"),
         ({"return_documents": True, "return_text": False}, "return_text"),
     ],
 )

@@ -80,6 +80,50 @@ def test_a_cross_encoder_reads_pairs(pairs: tuple[LLM, str]) -> None:
     assert [one["index"] for one in ranked] == order
 
 
+def test_a_document_too_long_for_a_cross_encoder_loses_its_end(pairs: tuple[LLM, str]) -> None:
+    llm, url = pairs
+    encode = llm.engine.model.tokenizer.encode
+    query, document = (encode(text, add_special=False) for text in (QUERY, "a loom warps " * 30))
+    kept = {48: document[: 48 - 3 - len(query)], 20: document[: 20 - 3 - len(query)]}
+    expected = {
+        most: logistic(logits(llm, [CLS, *query, SEP, *one, SEP])[0]) for most, one in kept.items()
+    }
+    assert len(set(expected.values())) == 2
+    for most, body in {
+        48: {"truncate_prompt_tokens": -1},
+        20: {"max_tokens_per_doc": len(kept[20])},
+    }.items():
+        pair = {"text_1": QUERY, "text_2": "a loom warps " * 30}
+        [scored] = ask(url, "/score", **pair, **body).json()["data"]
+        assert scored["score"] == pytest.approx(expected[most])
+        ranked = ask(url, "/v2/rerank", query=QUERY, documents=[pair["text_2"]], **body).json()
+        assert ranked["results"][0]["relevance_score"] == scored["score"]
+        assert ranked["usage"]["prompt_tokens"] == most
+    [plain] = ask(url, "/rerank", query=QUERY, documents=["a loom warps " * 30]).json()["results"]
+    assert plain["relevance_score"] == pytest.approx(expected[48])
+
+
+def test_texts_lose_their_end_if_a_request_asks(
+    vectors: tuple[LLM, str], classes: tuple[LLM, str]
+) -> None:
+    llm, url = vectors
+    long = "loom a warps " * 30
+    [scored] = ask(url, "/score", text_1=long, text_2="a", truncate_prompt_tokens=5).json()["data"]
+    [same] = ask(url, "/score", text_1="loom a warp", text_2="a").json()["data"]
+    assert llm.engine.model.tokenizer.encode(long)[:4] == [
+        *llm.engine.model.tokenizer.encode("loom a warp")[:-1]
+    ]
+    assert scored["score"] == same["score"]
+    pooled = ask(url, "/pooling", input=long, truncate_prompt_tokens=5).json()["data"]
+    assert pooled == ask(url, "/pooling", input="loom a warp").json()["data"]
+    _, url = classes
+    classified = ask(url, "/classify", input=long, truncate_prompt_tokens=5).json()
+    assert classified["usage"]["prompt_tokens"] == 5
+    assert classified["data"] == ask(url, "/classify", input="loom a warp").json()["data"]
+    whole = ask(url, "/classify", input=long, truncate_prompt_tokens=-1).json()
+    assert whole["usage"]["prompt_tokens"] == 48
+
+
 def test_scores_may_be_logits(pairs: tuple[LLM, str]) -> None:
     llm, url = pairs
     [expected] = logits(llm, llm.engine.model.judge().prompt(QUERY, DOCUMENTS[0]))

@@ -45,6 +45,10 @@ class CrossEncoder:
             )
         return self.tokenizer.encode_pair(query, document)
 
+    def shorten(self, prompt: list[int], limit: int) -> list[int]:
+        """The prompt without the end of its document."""
+        return self.tokenizer.shorten(prompt, limit)
+
     def logit(self, vector: array[float]) -> float:
         """The one logit."""
         return vector[0]

@@ -58,7 +58,17 @@ class Reranker:
         encode = self.tokenizer.encode
         body = f"<Instruct>: {instruction or INSTRUCTION}\n<Query>: {query}\n<Document>: {document}"
         inside = encode(body, add_special=False, parse_special=False)
-        return [*self.tokenizer.encode_chat(_HEAD), *inside, *encode(_TAIL, add_special=False)]
+        return [*self.tokenizer.encode_chat(_HEAD), *inside, *self._tail]
+
+    def shorten(self, prompt: list[int], limit: int) -> list[int]:
+        """The prompt without the end of its document."""
+        tail = self._tail
+        return prompt if len(prompt) <= limit else [*prompt[: limit - len(tail)], *tail]
+
+    @property
+    def _tail(self) -> list[int]:
+        """Token ids that follow a document."""
+        return self.tokenizer.encode(_TAIL, add_special=False)
 
     @property
     def params(self) -> EmbeddingParams:

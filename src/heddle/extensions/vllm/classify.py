@@ -12,6 +12,7 @@ from starlette.responses import Response  # noqa: TC002  FastAPI reads annotatio
 from heddle.embedding import EmbeddingParams
 from heddle.errors import UnsupportedParameterError
 from heddle.extensions.vllm.lists import all_vectors, framed, tokens_of_inputs
+from heddle.extensions.vllm.truncation import TruncatePromptTokens  # noqa: TC001  for pydantic
 from heddle.loading.judge import probability
 from heddle.parameters import Api
 from heddle.server.generate.dispatch import salted
@@ -36,6 +37,7 @@ class ClassifyRequest(Schema):
     model: str | None = None
     input: Prompts
     use_activation: bool | None = None
+    truncate_prompt_tokens: TruncatePromptTokens = None
     cache_salt: str | None = None
     priority: int = 0
 
@@ -122,4 +124,4 @@ def _prompts(body: ClassifyRequest, served: Served) -> list[list[int]]:
             f"{model.info.id} has no classes; load a sequence classifier, or use /v1/embeddings",
             param="model",
         )
-    return tokens_of_inputs(body.input, served)
+    return tokens_of_inputs(body.input, served, body.truncate_prompt_tokens)

@@ -8,6 +8,7 @@ from heddle.parameters import Api
 from heddle.server.generate.vendor_fields.row import ignored, refused, served
 
 _ALL = Api.GENERATION | Api.RESPONSES
+_TRUNCATED = Api.RERANK | Api.SCORE | Api.CLASSIFY | Api.POOLING
 _PLACE = "says where to compute"
 _ADDS = "adds fields to the answer"
 
@@ -54,17 +55,19 @@ ROWS = (
         True,
     ),
     *refused(
-        _ALL | Api.VECTORS,
+        _ALL | Api.EMBEDDINGS,
         "truncate_prompt_tokens",
         "would drop a part of the prompt",
         instead="send a shorter prompt",
     ),
     *ignored(
-        _ALL | Api.VECTORS,
+        _ALL | Api.EMBEDDINGS,
         "truncation_side",
         str,
         "has no effect without `truncate_prompt_tokens`",
     ),
+    *served(_TRUNCATED, "truncate_prompt_tokens"),
+    *refused(_TRUNCATED, "truncation_side", "texts lose their end", "right"),
     # --- prompts ---
     *served(Api.CHAT | Api.TOKENIZE, "add_generation_prompt"),
     *served(Api.CHAT | Api.TOKENIZE, "continue_final_message", constrains=True),
@@ -151,7 +154,8 @@ ROWS = (
     *refused(Api.EMBEDDINGS, "embed_dtype", "numbers are float32", "float32"),
     *refused(Api.EMBEDDINGS, "endianness", "bytes are little-endian", "native", "little"),
     *served(Api.RERANK, "query documents top_n return_documents instruction"),
-    *ignored(Api.RERANK, "max_tokens_per_doc", int, "a too long document is an error"),
+    *served(Api.RERANK | Api.SCORE, "max_tokens_per_doc"),
+    *refused(Api.RERANK | Api.SCORE, "max_tokens_per_query", "would cut the query", 0),
     *served(Api.SCORE, "text_1 text_2 queries documents data_1 data_2"),
     *served(Api.CLASSIFY | Api.POOLING, "input"),
     *served(Api.POOLING, "encoding_format pooling normalize"),

@@ -8,6 +8,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 from heddle.errors import InvalidRequestError
+from heddle.extensions.vllm.truncation import prompt_limit
 from heddle.server.generate.mixed_prompts import prompts_in, tokens_of
 from heddle.server.generate.vectors import check_length, vectors
 
@@ -25,8 +26,8 @@ MAX_INPUTS = 2048
 """Most texts of one request."""
 
 
-def tokens_of_inputs(given: Prompts, served: Served) -> list[list[int]]:
-    """The token ids of each text of `input`.
+def tokens_of_inputs(given: Prompts, served: Served, truncate: int | None) -> list[list[int]]:
+    """The token ids of each text of `input`, without its end if `truncate_prompt_tokens` asks so.
 
     Raises:
         InvalidRequestError: there are too many, or one is empty or too long.
@@ -37,6 +38,9 @@ def tokens_of_inputs(given: Prompts, served: Served) -> list[list[int]]:
             f"input has {len(texts)} texts; send at most {MAX_INPUTS} at a time", param="input"
         )
     prompts = [tokens_of(text, served.engine.model, "input") for text in texts]
+    limit = prompt_limit(truncate, served)
+    if limit is not None:
+        prompts = [served.engine.model.tokenizer.shorten(one, limit) for one in prompts]
     for tokens in prompts:
         check_length(tokens, "input", served)
     return prompts

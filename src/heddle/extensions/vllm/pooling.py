@@ -12,6 +12,7 @@ from starlette.responses import Response  # noqa: TC002  FastAPI reads annotatio
 from heddle.embedding import EmbeddingParams
 from heddle.extensions.vllm.classify import probabilities
 from heddle.extensions.vllm.lists import framed, tokens_of_inputs
+from heddle.extensions.vllm.truncation import TruncatePromptTokens  # noqa: TC001  for pydantic
 from heddle.parameters import Api
 from heddle.server.api.openai.embeddings import base64_of
 from heddle.server.generate.dispatch import salted
@@ -41,6 +42,7 @@ class PoolingRequest(Schema):
     use_activation: bool | None = None
     normalize: bool | None = None
     pooling: Literal["mean", "cls", "last", "none"] | None = None
+    truncate_prompt_tokens: TruncatePromptTokens = None
     cache_salt: str | None = None
     priority: int = 0
 
@@ -73,7 +75,7 @@ def routes(service: Service) -> APIRouter:
         body, served, prompts = await service.take(
             request,
             PoolingRequest,
-            lambda body, served: (body, served, tokens_of_inputs(body.input, served)),
+            lambda body, served: (body, served, _prompts(body, served)),
         )
         params = salted(_params(body, served), request, service)
         record_of(request.scope).describe(served.name, params)
@@ -90,6 +92,10 @@ def routes(service: Service) -> APIRouter:
         return JsonPartsResponse([answer], service.backlog)
 
     return router
+
+
+def _prompts(body: PoolingRequest, served: Served) -> list[list[int]]:
+    return tokens_of_inputs(body.input, served, body.truncate_prompt_tokens)
 
 
 def _params(body: PoolingRequest, served: Served) -> EmbeddingParams:

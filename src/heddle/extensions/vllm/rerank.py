@@ -17,11 +17,17 @@ from starlette.responses import Response  # noqa: TC002  FastAPI reads annotatio
 
 from heddle.errors import InvalidRequestError
 from heddle.extensions.vllm.lists import all_vectors
+from heddle.extensions.vllm.truncation import (
+    MaxTokensPerDoc,
+    Room,
+    TruncatePromptTokens,
+    prompt_limit,
+    prompts_of_pairs,
+)
 from heddle.loading.judge import probability
 from heddle.parameters import Api
 from heddle.server.generate.dispatch import salted
 from heddle.server.generate.parameters import agreed
-from heddle.server.generate.vectors import check_length
 from heddle.server.generate.vendor_fields.table import decided
 from heddle.server.http.connection import unless_gone
 from heddle.server.http.encoding import json_response
@@ -35,6 +41,8 @@ if TYPE_CHECKING:
 
 MAX_DOCUMENTS = 2048
 """Documents of one request."""
+_MOST_OF_A_DOCUMENT = 4096
+"""Cohere's default of `max_tokens_per_doc`."""
 _SEVERAL = Field(min_length=1, max_length=MAX_DOCUMENTS)
 _PATHS = ("/v1/rerank", "/v1/reranking", "/v2/rerank")
 
@@ -67,6 +75,9 @@ class RerankRequest(Schema):
         None, description="`return_documents` in TEI; null: true, or false with `texts`"
     )
 
+    max_tokens_per_doc: MaxTokensPerDoc = None
+    truncate_prompt_tokens: TruncatePromptTokens = None
+    truncate: bool = Field(False, description="whether too long `texts` lose their end")
     instruction: str | None = Field(None, description="what the documents are judged by")
     cache_salt: str | None = None
     priority: int = 0
@@ -161,18 +172,19 @@ def _documents(body: RerankRequest) -> tuple[str, Sequence[str]]:
 
 
 def _prompts(body: RerankRequest, served: Served) -> list[list[int]]:
-    """The question about each document, in token ids.
-
-    Raises:
-        InvalidRequestError: a document is too long, or the model cannot judge documents.
-    """
+    """The question about each document, in token ids. Raises as `prompts_of_pairs`."""
     field, texts = _documents(body)
-    judge = served.engine.model.judge()
-    prompts = []
-    for text in texts:
-        prompts.append(judge.prompt(body.query, text, body.instruction))
-        check_length(prompts[-1], field, served)
-    return prompts
+    pairs = [(body.query, text) for text in texts]
+    return prompts_of_pairs(pairs, served, _room(body, served), field, body.instruction)
+
+
+def _room(body: RerankRequest, served: Served) -> Room:
+    """The room of documents: as much as fits, or of `texts` all unless `truncate` is set."""
+    asked = body.truncate_prompt_tokens
+    cuts = body.texts is None or body.truncate
+    limit = prompt_limit(-1 if asked is None and cuts else asked, served)
+    most = _MOST_OF_A_DOCUMENT if body.texts is None else None
+    return Room(limit, most if body.max_tokens_per_doc is None else body.max_tokens_per_doc)
 
 
 def _results(body: RerankRequest, scores: Sequence[float]) -> list[dict[str, object]]:

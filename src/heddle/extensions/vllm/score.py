@@ -18,6 +18,13 @@ from starlette.responses import Response  # noqa: TC002  FastAPI reads annotatio
 from heddle.embedding import EmbeddingParams
 from heddle.errors import InvalidRequestError, UnsupportedParameterError
 from heddle.extensions.vllm.lists import MAX_INPUTS, all_vectors, framed
+from heddle.extensions.vllm.truncation import (
+    MaxTokensPerDoc,
+    Room,
+    TruncatePromptTokens,
+    prompt_limit,
+    prompts_of_pairs,
+)
 from heddle.loading.judge import paired, probability
 from heddle.parameters import Api
 from heddle.server.generate.dispatch import salted
@@ -57,6 +64,8 @@ class ScoreRequest(Schema):
     use_activation: bool | None = Field(
         None, description="false: a judge's logits in the place of probabilities"
     )
+    max_tokens_per_doc: MaxTokensPerDoc = None
+    truncate_prompt_tokens: TruncatePromptTokens = None
     cache_salt: str | None = None
     priority: int = 0
 
@@ -150,9 +159,9 @@ def _prepared(body: ScoreRequest, served: Served) -> _Prepared:
         raise InvalidRequestError(f"{names[0]} has no text; send some", param=names[0])
     model = served.engine.model
     if model.documents_judge is not None:
-        judge = model.documents_judge
-        prompts = [judge.prompt(*pair) for pair in pairs]
-        places, params = None, judge.params
+        room = Room(prompt_limit(body.truncate_prompt_tokens, served), body.max_tokens_per_doc)
+        prompts = prompts_of_pairs(pairs, served, room, names[0])
+        places, params = None, model.documents_judge.params
     elif model.labels:
         raise UnsupportedParameterError(
             f"{model.info.id} sorts texts into {len(model.labels)} classes and scores no pairs; use"
@@ -165,8 +174,11 @@ def _prepared(body: ScoreRequest, served: Served) -> _Prepared:
         prompts = [model.tokenizer.encode(model.embedding_text(text, None)) for text in texts]
         places, params = [(at[one], at[other]) for one, other in pairs], EmbeddingParams()
         model.check_one_vector(params)
-    for tokens in prompts:
-        check_length(tokens, names[0], served)
+        limit = prompt_limit(body.truncate_prompt_tokens, served)
+        if limit is not None:
+            prompts = [model.tokenizer.shorten(tokens, limit) for tokens in prompts]
+        for tokens in prompts:
+            check_length(tokens, names[0], served)
     params = replace(params, cache_salt=body.cache_salt, priority=body.priority)
     return _Prepared(served, prompts, places, params, body.use_activation is False)
 

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from heddle.parameters import Api
-from heddle.server.generate.vendor_fields.row import ignored, served
-
-_TOO_LONG = "a too long document is an error"
+from heddle.server.generate.vendor_fields.row import refused, served
 
 ROWS = (
-    *served(Api.RERANK, "texts return_text raw_scores"),
-    *ignored(Api.RERANK, "truncate", bool, _TOO_LONG, False),
-    *ignored(Api.RERANK, "truncation_direction", Any, _TOO_LONG, "Right", "right"),
+    *served(Api.RERANK, "texts return_text raw_scores truncate"),
+    *refused(Api.RERANK, "truncation_direction", "texts lose their end", "Right", "right"),
 )
