@@ -11,6 +11,7 @@ EXTENSION = Extension(
         "compressed-tensors": f"{_SCALED}:compressed_tensors",
         "fp8": f"{_SCALED}:fp8",
         "modelopt": f"{_SCALED}:modelopt",
+        "bitnet": "heddle.extensions.packed.ternary:bitnet",
         "bitsandbytes": "heddle.extensions.packed.bitsandbytes:bitsandbytes",
         "mlx": "heddle.extensions.packed.mlx:mlx",
     }

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from heddle.errors import ModelFileError, UnsupportedModelError
-from heddle.extensions.packed.values import BLOCK, encode, float4_blocks, rounded, with_scales
+from heddle.extensions.packed.values import (
+    BLOCK,
+    encode,
+    float4_blocks,
+    rounded,
+    ternary_blocks,
+    with_scales,
+)
 from heddle.weights.tensor_types import TensorType
 
 if TYPE_CHECKING:
@@ -29,8 +36,8 @@ Decoded = tuple["Integers | Codes | Floats", "Floats | Codes", "Floats | None"]
 """Values (n, columns), their scales, and what is added to the products, if anything.
 
 Scales and offsets are (n, columns) for a matrix that is read as floats, else (n, columns / elements
-of a block). Values are codes for F8_E4M3, MXFP4 and NVFP4. The scales of the last two are bytes,
-one for each run of 32 or 16 columns.
+of a block). Values are codes for F8_E4M3, TQ2_0, MXFP4 and NVFP4. The scales of the last two are
+bytes, one for each run of 32 or 16 columns.
 """
 
 
@@ -101,6 +108,8 @@ class PackedMatrix:
             return float4_blocks(self.type, values.astype(np.uint8), scales.astype(np.uint8))
         try:
             floats = scales.astype(np.float32, copy=False)
+            if self.type is TensorType.TQ2_0:
+                return ternary_blocks(values.astype(np.uint8, copy=False), floats)
             return encode(self.type, values.astype(np.int16), floats, offsets)
         except ValueError as error:
             raise UnsupportedModelError(

@@ -91,10 +91,7 @@ def encode(
     low, high = _SMALLEST[kind], _LARGEST[kind]
     if values.size and not (values.min() >= low and values.max() <= high):
         raise ValueError(f"{values.min()} to {values.max()} do not fit {kind.name}")
-    halves = scales.astype(np.float16)
-    if not np.array_equal(halves.astype(np.float32), scales, equal_nan=True):
-        wrong = scales[halves.astype(np.float32) != scales][0]
-        raise ValueError(f"the scale {wrong:g} is not exact in 16 bits")
+    halves = _exact_halves(scales)
     blocks = values.reshape(-1, BLOCK)
     parts = [halves.reshape(-1, 1).view(np.uint8)]
     if offsets is not None:
@@ -107,6 +104,31 @@ def encode(
             parts.append(np.packbits(codes >> 4, axis=1, bitorder="little"))
         parts.append((codes[:, :16] & 15 | codes[:, 16:] << 4).astype(np.uint8))
     return np.concatenate(parts, axis=1).reshape(len(values), -1)
+
+
+def _exact_halves(scales: Floats) -> NDArray[np.float16]:
+    with np.errstate(over="ignore"):
+        halves = scales.astype(np.float16)
+    if not np.array_equal(halves.astype(np.float32), scales, equal_nan=True):
+        wrong = scales[halves.astype(np.float32) != scales][0]
+        raise ValueError(f"the scale {wrong:g} is not exact in 16 bits")
+    return halves
+
+
+def ternary_blocks(codes: Codes, scales: Floats) -> NDArray[np.uint8]:
+    """Rows of TQ2_0 with the values (`codes` - 1) * `scales`. Codes are 0, 1 and 2.
+
+    Args:
+        codes: (rows, columns), columns a multiple of 256.
+        scales: (rows, columns / 256).
+
+    Raises:
+        ValueError: 16 bits do not hold a scale exactly.
+    """
+    halves = _exact_halves(scales).reshape(-1, 1).view(np.uint8)
+    planes = codes.reshape(-1, 2, 4, 32) << np.arange(0, 8, 2, dtype=np.uint8)[:, None]
+    packed = np.bitwise_or.reduce(planes, axis=2).reshape(-1, 64)
+    return np.concatenate([packed, halves], axis=1).reshape(len(codes), -1)
 
 
 def with_scales(codes: Codes, scales: Floats) -> NDArray[np.uint8]:
