@@ -51,8 +51,10 @@ SECTIONS = (
     *("<|START_ACTION|>", "<|END_ACTION|>", "<|tools_prefix|>", "<|tools_suffix|>"),
     *("<tool_calls:opensource>", "</tool_calls:opensource>", "<tool_call:opensource>"),
     *("<tool_sep:opensource>", "</tool_call:opensource>", "</arg_value:opensource>"),
+    *("]<]minimax[>[", "<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>"),
 )
-"""Control tokens of Kimi, DeepSeek, Gemma 4, Cohere, Apertus and Hunyuan, from id 146 on."""
+"""Control tokens of Kimi, DeepSeek, Gemma 4, Cohere, Apertus, Hunyuan, MiniMax M3 and Kimi K3, from
+id 146 on."""
 VOCABULARY = 192
 
 

@@ -19,6 +19,7 @@ from heddle.extensions.call_forms.lfm2 import Lfm2
 from heddle.extensions.call_forms.llama import Llama4, LlamaPython
 from heddle.extensions.call_forms.minicpm5 import MiniCpm5
 from heddle.extensions.call_forms.minimax import MiniMax
+from heddle.extensions.call_forms.minimax_m3 import MiniMaxM3
 from heddle.extensions.call_forms.mistral import Mistral
 from heddle.extensions.call_forms.olmo3 import Olmo3
 from heddle.extensions.call_forms.phi4_mini import Phi4Mini
@@ -81,7 +82,7 @@ DSML = "{% set token = '｜DSML｜' %}<{{ token }}invoke name=\"f\">"
         ("import functools", None),
         ("<function_calls><invoke name=", None),
         (XML, None),
-        (']<]minimax[>[<tool_call>]<]minimax[>[<invoke name="f">', None),
+        (']<]minimax[>[<tool_call>]<]minimax[>[<invoke name="f">', MiniMaxM3()),
         ("tools", None),
     ],
 )

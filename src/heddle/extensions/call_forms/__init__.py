@@ -19,6 +19,7 @@ _FORMS = (
     "llama",
     "minicpm5",
     "minimax",
+    "minimax_m3",
     "mistral",
     "olmo3",
     "phi4_mini",

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from heddle.extensions.call_forms.histories import with_objects
 from heddle.extensions.call_forms.rows import row
-from heddle.extensions.call_forms.tagged import LONGEST_NAME, comes_next, escaped, up_to, values_of
-from heddle.extensions.call_forms.types import ALL, STRING, json_of, resolved, types_of
+from heddle.extensions.call_forms.tagged import LONGEST_NAME, comes_next, escaped, up_to
+from heddle.extensions.call_forms.types import STRING, json_of, resolved, types_of
+from heddle.extensions.call_forms.value_larks import ValueLarks
 from heddle.text.chat.call_forms import CallForm
 from heddle.text.parsing.characters import END
 
@@ -33,10 +34,6 @@ _RESULT = "<|tool_response>"
 _NAME = re.compile(r"[\w.\-]+")
 _DEEPEST = 64
 """Most levels of a value that are read as Gemma writes them. A deeper value is a string."""
-_DEEPEST_RULE, _LONGEST_RULE = 3, 2_000
-"""Most levels of a value that a grammar takes from a schema, and most characters of its Lark. A
-grammar allows any value in place of a larger one."""
-_BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,54 +273,31 @@ def _with_results(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, An
     return written
 
 
-class _Larks:
-    """Writes Lark for values that the schema `root` describes. `quote` is Lark for the quote."""
+class _Larks(ValueLarks):
+    """Lark for values as Gemma writes them. `quote` is Lark for the quote."""
+
+    anything: ClassVar = "value"
 
     def __init__(self, root: Schema, quote: str) -> None:
-        self._root = root
+        super().__init__(root)
         self._quote = quote
-        # A schema may have many members, and refer to itself: each part is written once a level.
-        self._written: dict[tuple[int, int], str] = {}
 
     def members(self, part: Any, depth: int) -> str:
         """Lark for the members of an object, in the order in which templates write them."""
-        schema = resolved(part, self._root)
-        named, required = schema.get("properties"), schema.get("required")
-        required = required if isinstance(required, list) else []
-        properties: dict[str, Any] = {key: {} for key in required}
-        properties |= named if isinstance(named, dict) else {}
         found = [
-            (f"{json.dumps(f'{key}:')} {self.value(properties[key], depth + 1)}", key in required)
-            for key in sorted(properties, key=str.lower)
+            (f"{json.dumps(f'{key}:')} {self.value(one, depth + 1)}", is_required)
+            for key, one, is_required in sorted(self.properties(part), key=_by_letter)
         ]
-        return row(found, "pair" if schema.get("additionalProperties") is not False else "")
+        return row(found, "pair" if self.is_open(part) else "")
 
-    def value(self, part: Any, depth: int) -> str:
-        """Lark for a value. Of strings only `enum` and `const` are enforced, of lists the items."""
-        schema = resolved(part, self._root)
-        place = (id(schema), depth)
-        if place not in self._written:
-            written = self._value(schema, depth)
-            self._written[place] = written if len(written) < _LONGEST_RULE else "value"
-        return self._written[place]
-
-    def _value(self, schema: Mapping[str, Any], depth: int) -> str:
-        types, values = types_of(schema, self._root), values_of(schema, self._root)
-        if values and not any(isinstance(value, (list, dict)) for value in values):
-            return f"({' | '.join(map(self._literal, values))})"
-        choices = schema.get("anyOf", schema.get("oneOf"))
-        several = isinstance(choices, list) and len(choices) > 0
-        if depth > _DEEPEST_RULE or not (several or types < ALL):
-            return "value"
-        found = (
-            [self.value(one, depth + 1) for one in choices]
-            if several
-            else [self._typed(one, schema, depth) for one in sorted(types)]
+    def literal(self, value: Any) -> str:
+        if not isinstance(value, str):
+            return super().literal(value)
+        return (
+            f"{self._quote} {json.dumps(value)} {self._quote}" if value else f"{self._quote} " * 2
         )
-        return f"({' | '.join(found)})"
 
-    def _typed(self, type: str, schema: Mapping[str, Any], depth: int) -> str:
-        """Lark for a value of one type."""
+    def typed(self, type: str, schema: Mapping[str, Any], depth: int) -> str:
         match type:
             case "string":
                 return "string"
@@ -332,14 +306,8 @@ class _Larks:
                 return f'"[" ({item} ("," {item})*)? "]"'
             case "object":
                 return f'"{{" {self.members(schema, depth)} "}}"'
-            case "number" | "integer":
-                bounds = {key: schema[key] for key in _BOUNDS if key in schema}
-                return f"%json {json.dumps({'type': type, **bounds})}"
-        return '("true" | "false")' if type == "boolean" else '"null"'
+        return super().typed(type, schema, depth)
 
-    def _literal(self, value: Any) -> str:
-        if not isinstance(value, str):
-            return json.dumps(json.dumps(value))
-        return (
-            f"{self._quote} {json.dumps(value)} {self._quote}" if value else f"{self._quote} " * 2
-        )
+
+def _by_letter(property: tuple[str, Any, bool]) -> str:
+    return property[0].lower()

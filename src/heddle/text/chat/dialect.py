@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _FOREIGN = ("<function=", "<arg_key>", "<invoke name=")
 """A template with these strings writes calls between `<tool_call>` and `</tool_call>` in a
-form that is not JSON. Qwen3-Coder and MiniMax M3 are examples."""
+form that is not JSON. Qwen3-Coder and GLM are examples."""
 
 _REASONING = {
     "</think>": Marks("<think>", "</think>"),
