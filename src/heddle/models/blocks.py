@@ -141,7 +141,9 @@ class Attention:
             is_plain = self.norm is QueryKeyNorm.PLAIN
             return loader.filled(width) if is_plain else loader.vector(f"{name}.{part}", width)
 
-        rope, own = self._rope(loader), self.source is None
+        rope, own = self.rope, self.source is None
+        if rope is not None and self.takes_divisors:
+            rope = with_stored_divisors(rope, loader)
         has_values = own and not (self.keys_as_values and not loader.has(f"{name}.v"))
         return AttentionWeights(
             q=loader.linear(f"{name}.q", q_width * (2 if self.gated else 1), self.width),
@@ -155,23 +157,6 @@ class Attention:
             q_rope=replace(rope, temperature=self.temperature) if rope is not None else None,
             sinks=loader.vector(f"{name}.sinks", spec.heads) if self.has_sinks else None,
         )
-
-    def _rope(self, loader: Loader[W]) -> RopeSpec | None:
-        """The rotation, with divisors of frequencies if the checkpoint has a tensor of them.
-
-        Llama 3 and models with longrope have such a tensor.
-        """
-        if self.rope is None or not self.takes_divisors:
-            return self.rope
-        name = self.rope.divisors or "rope_divisors"
-        if not (self.rope.divisors or loader.has(name)):
-            return self.rope
-        divisors = loader.constants(name, self.rope.dim // 2)
-        if min(divisors) <= 0:
-            raise ModelFileError(
-                f"tensor {name} must hold positive numbers, got {min(divisors):g}", field=name
-            )
-        return self.rope.with_divisors(divisors)
 
     def forward(
         self, ops: Ops[A, W], weights: AttentionWeights[W], x: A, positions: A, layer: int
@@ -225,6 +210,22 @@ class Attention:
         if self.norm is QueryKeyNorm.WHOLE:
             return ops.norm(x, weight, self.norm_eps)
         return ops.norm_heads(x, weight, self.norm_eps, heads)
+
+
+def with_stored_divisors(rope: RopeSpec, loader: Loader[Any]) -> RopeSpec:
+    """The rotation, with divisors of frequencies if the checkpoint has a tensor of them.
+
+    Llama 3 and models with longrope have such a tensor.
+    """
+    name = rope.divisors or "rope_divisors"
+    if not (rope.divisors or loader.has(name)):
+        return rope
+    divisors = loader.constants(name, rope.dim // 2)
+    if min(divisors) <= 0:
+        raise ModelFileError(
+            f"tensor {name} must hold positive numbers, got {min(divisors):g}", field=name
+        )
+    return rope.with_divisors(divisors)
 
 
 class FeedForward(Protocol):

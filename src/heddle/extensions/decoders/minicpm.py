@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from heddle.weights.huggingface.json_files import Config
 
 
-def _complete(values: dict[str, Any], metadata: Mapping[str, object]) -> None:
+def complete(values: dict[str, Any], metadata: Mapping[str, object]) -> None:
     """The first files lack the factors: they are those of MiniCPM 2B.
 
     Files with tensors of divisors name the original context, but no scaling.
@@ -40,6 +40,11 @@ def _read(config: Config) -> Config:
             "config.json: sparse_config is not supported: sparse attention of MiniCPM 4.1",
             param="sparse_config",
         )
+    return factors(config)
+
+
+def factors(config: Config) -> Config:
+    """The factors on what parts of a layer add, and on logits."""
     depth, base = config.get("scale_depth"), config.get("dim_model_base")
     layers, width = config.get("num_hidden_layers"), config.get("hidden_size")
     found: Config = {}
@@ -52,6 +57,6 @@ def _read(config: Config) -> Config:
 
 FAMILY = Family(
     build=granite.build,
-    gguf={"minicpm": GGUFNames(values=INTERLEAVED, read=_complete)},
+    gguf={"minicpm": GGUFNames(values=INTERLEAVED, read=complete)},
     hf={"minicpm": FolderNames(hyperparameters={"embedding_scale": "scale_emb"}, read=_read)},
 )

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from heddle.errors import UnsupportedModelError
 from heddle.executor import ModelShape
 from heddle.models.base import Sizes
+from heddle.models.blocks import with_stored_divisors
 from heddle.models.ops import LatentSpec, RopeSpec
 from heddle.models.positions import rope, temperature
 from heddle.state import KvShape, Pages
@@ -36,7 +37,8 @@ _LANES = 16
 class LatentWeights(Generic[W]):
     """Weights of latent attention. `query` and `query_norm` are None without a query rank.
 
-    `head_keys` and `head_values` have a matrix for each head.
+    `head_keys` and `head_values` have a matrix for each head. `rope` is the rotation with the
+    checkpoint's divisors.
     """
 
     query: W | None
@@ -47,6 +49,7 @@ class LatentWeights(Generic[W]):
     head_keys: W
     head_values: W
     output: W
+    rope: RopeSpec | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,9 @@ class LatentAttention:
         q = "query_heads" if compressed else "q"
         q_input = self.query_rank or self.width
         query_norm = loader.vector(f"{name}.query_norm", q_input) if compressed else None
+        rope = self.rope
+        if rope is not None and rope.divisors:
+            rope = with_stored_divisors(rope, loader)
         return LatentWeights(
             query=loader.linear(f"{name}.query", q_input, self.width) if compressed else None,
             query_norm=query_norm,
@@ -97,6 +103,7 @@ class LatentAttention:
                 f"{name}.head_values", spec.heads, self.value_dim, spec.rank
             ),
             output=loader.linear(f"{name}.output", self.width, spec.heads * self.value_dim),
+            rope=rope,
         )
 
     def forward(
@@ -111,9 +118,9 @@ class LatentAttention:
         latent = ops.take_columns(latent_key, 0, spec.rank)
         latent = ops.norm(latent, weights.latent_norm, self.norm_eps)
         key = ops.take_columns(latent_key, spec.rank, spec.rope_dim)
-        if self.rope is not None:
-            key = ops.rope(key, positions, self.rope.at(0), 1)
-            for turn in self._turns(self.rope):
+        if weights.rope is not None:
+            key = ops.rope(key, positions, weights.rope.at(0), 1)
+            for turn in self._turns(weights.rope):
                 q = ops.rope(q, positions, turn, spec.heads)
         q_latent = ops.head_linear(q, weights.head_keys)
         mixed = ops.latent_attend(q_latent, q, latent, key, layer, spec)
