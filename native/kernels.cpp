@@ -134,6 +134,13 @@ inline V16 clamped_times(V16 gate, V16 up) {
     return g / (splat(1.0f) + exp(g * splat(-1.702f))) * (u + splat(1.0f));
 }
 
+// Step 3.5: silu(gate) * up, after silu(gate) is limited to `most` and up to [-most, most]. A NaN
+// stays one.
+inline V16 limited_silu_times(V16 gate, V16 up, float most) {
+    const V16 limit = splat(most), u = max(splat(-most), min(limit, up));
+    return min(limit, silu_times(gate, splat(1.0f))) * u;
+}
+
 // erf(x) within 3e-7: an odd polynomial by an even one (coefficients of Eigen's erf of floats).
 // Beyond 4 it is 1 in float32.
 inline V16 erf(V16 x) {
@@ -195,6 +202,14 @@ void gated_gelu_erf(const float* gate, const float* up, int n, float* out) {
 
 void gated_relu(const float* gate, const float* up, int n, float* out) {
     gated(gate, up, n, out, [](V16 x, V16 y) { return max(splat(0.0f), x) * y; });
+}
+
+void gated_silu_to_7(const float* gate, const float* up, int n, float* out) {
+    gated(gate, up, n, out, [](V16 x, V16 y) { return limited_silu_times(x, y, 7.0f); });
+}
+
+void gated_silu_to_16(const float* gate, const float* up, int n, float* out) {
+    gated(gate, up, n, out, [](V16 x, V16 y) { return limited_silu_times(x, y, 16.0f); });
 }
 
 void gelu(const float* x, int n, float* out) {
@@ -293,7 +308,7 @@ const Kernels kTable = {kName,
                         norm,
                         layer_norm,
                         {gated_silu, gated_gelu, gated_clamped, gated_sigmoid, gated_identity,
-                         gated_gelu_erf, gated_relu},
+                         gated_gelu_erf, gated_relu, gated_silu_to_7, gated_silu_to_16},
                         add,
                         add_scaled,
                         scale,

@@ -16,8 +16,18 @@ constexpr int kPageTokens = 32;  // tokens per KV page
 enum class KvType { kF16, kQ8_0 };
 
 // Activations of gated feed-forward layers; `Ops.gated` in src/heddle/models/ops.py defines them.
-enum class Activation { kSilu, kGelu, kClamped, kSigmoid, kIdentity, kGeluErf, kRelu };
-constexpr int kActivations = 7;
+enum class Activation {
+    kSilu,
+    kGelu,
+    kClamped,
+    kSigmoid,
+    kIdentity,
+    kGeluErf,
+    kRelu,
+    kSiluTo7,
+    kSiluTo16
+};
+constexpr int kActivations = 9;
 
 // Activations without gates; `Ops.activate` there defines them.
 enum class Map { kSigmoid, kSquaredRelu, kGelu, kGeluErf, kRelu, kSilu, kTanh };

@@ -285,7 +285,7 @@ void Program::rope(int in, int table, int heads, int first) {
 void Program::take_columns(int in, int first, int heads, int out) {
     if (heads < 1 || at(in).width % heads != 0 || at(out).width % heads != 0 ||
         at(in).per_row != at(out).per_row || first < 0 ||
-        first > (at(in).width - at(out).width) / heads) {
+        (first > 0 && first > (at(in).width - at(out).width) / heads)) {
         throw std::invalid_argument("the input has not the columns of the output");
     }
     append(make_take_columns(in, first, heads, out));
@@ -438,12 +438,15 @@ void Program::attend(AttentionShape shape) {
     append(make_attend_merge(std::move(shape)));
 }
 
-void Program::gate_rows(int x, int gate, int out) {
+void Program::gate_rows(int x, int gate, int out, Activation activation) {
     same_shape(x, out);
-    if (at(gate).width != 1 || at(gate).per_row != at(x).per_row) {
-        throw std::invalid_argument("a gate has one value for each row");
+    if (at(x).width % at(gate).width != 0 || at(gate).per_row != at(x).per_row) {
+        throw std::invalid_argument("the gates of a row do not divide its columns");
     }
-    append(make_gate_rows(x, gate, out));
+    if (activation != Activation::kSigmoid && activation != Activation::kIdentity) {
+        throw std::invalid_argument("gates of rows have no such activation");
+    }
+    append(make_gate_rows(activation, x, gate, out));
 }
 
 void Program::add(int x, int y, int out) {

@@ -146,7 +146,7 @@ class Program final : private Task {
     // Without `causal`, a step must hold all tokens of a sequence. Several instructions may attend
     // to what one store_kv stored.
     void attend(AttentionShape shape);
-    void gate_rows(int x, int gate, int out);
+    void gate_rows(int x, int gate, int out, Activation activation);
     void add(int x, int y, int out);
     void take_rows(int in, int out);  // once
     // Adds hidden states to the sums of pooled rows. Later instructions skip pooled rows.

@@ -20,6 +20,8 @@ Activation activation(const std::string& name) {
     if (name == "identity") return Activation::kIdentity;
     if (name == "gelu_erf") return Activation::kGeluErf;
     if (name == "relu") return Activation::kRelu;
+    if (name == "silu_to_7") return Activation::kSiluTo7;
+    if (name == "silu_to_16") return Activation::kSiluTo16;
     throw std::invalid_argument("no kernel computes the activation " + name);
 }
 
@@ -402,7 +404,12 @@ void bind_program(nb::module_& m) {
             },
             nb::arg("q_latent"), nb::arg("q"), nb::arg("layer"), nb::arg("heads"), nb::arg("scale"),
             nb::arg("out"), nb::arg("quantise"), nb::arg("cache"))
-        .def("gate_rows", &Program::gate_rows, nb::arg("x"), nb::arg("gate"), nb::arg("out"))
+        .def(
+            "gate_rows",
+            [](Program& p, int x, int gate, int out, const std::string& name) {
+                p.gate_rows(x, gate, out, activation(name));
+            },
+            nb::arg("x"), nb::arg("gate"), nb::arg("out"), nb::arg("activation") = "sigmoid")
         .def("add", &Program::add, nb::arg("x"), nb::arg("y"), nb::arg("out"))
         .def("take_rows", &Program::take_rows, nb::arg("in_"), nb::arg("out"))
         .def("pool", &Program::pool, nb::arg("states"))

@@ -1,4 +1,5 @@
 // Instructions that work on each row separately.
+#include <algorithm>
 #include <cstring>
 #include <thread>
 #include <utility>
@@ -199,18 +200,25 @@ class Gated final : public RowInstruction {
     bool quantise_;
 };
 
-// out = x * sigmoid(gate), with one gate for a row.
+// out = x * sigmoid(gate), or x * gate, with a gate for each head of a row.
 class GateRows final : public RowInstruction {
   public:
-    GateRows(int x, int gate, int out)
-        : RowInstruction("gated", out), x_(x), gate_(gate), out_(out) {}
+    GateRows(Activation activation, int x, int gate, int out)
+        : RowInstruction("gated", out), activation_(activation), x_(x), gate_(gate), out_(out) {}
     void run_row(Program& p, int i, int) override {
-        float factor;
-        kernels(p).exp_all(row(p, gate_, i), 1, 0.0f, -1.0f, &factor);
-        kernels(p).scale(row(p, x_, i), 1.0f / (1.0f + factor), width(p, out_), row(p, out_, i));
+        const int heads = width(p, gate_), n = width(p, out_) / heads;
+        for (int h = 0; h < heads; ++h) {
+            float factor = row(p, gate_, i)[h];
+            if (activation_ == Activation::kSigmoid) {
+                kernels(p).exp_all(row(p, gate_, i) + h, 1, 0.0f, -1.0f, &factor);
+                factor = 1.0f / (1.0f + factor);
+            }
+            kernels(p).scale(row(p, x_, i) + h * n, factor, n, row(p, out_, i) + h * n);
+        }
     }
 
   private:
+    Activation activation_;
     int x_, gate_, out_;
 };
 
@@ -237,16 +245,20 @@ class TakeRows final : public RowInstruction {
     int in_, out_;
 };
 
-// The columns of each head from `first` on, as many as the output has for each head.
+// The columns of each head from `first` on, as many as the output has for each head. If the
+// output has more than a head, zeros follow its columns.
 class TakeColumns final : public RowInstruction {
   public:
     TakeColumns(int in, int first, int heads, int out)
         : RowInstruction("take", out), in_(in), first_(first), heads_(heads), out_(out) {}
     void run_row(Program& p, int i, int) override {
         const int whole = width(p, in_) / heads_, taken = width(p, out_) / heads_;
+        const int copied = std::min(taken, whole - first_);
         for (int h = 0; h < heads_; ++h) {
-            std::memcpy(row(p, out_, i) + h * taken, row(p, in_, i) + h * whole + first_,
-                        static_cast<size_t>(taken) * sizeof(float));
+            float* const out = row(p, out_, i) + h * taken;
+            std::memcpy(out, row(p, in_, i) + h * whole + first_,
+                        static_cast<size_t>(copied) * sizeof(float));
+            std::fill(out + copied, out + taken, 0.0f);
         }
     }
 
@@ -420,8 +432,8 @@ InstructionPointer make_gated(Activation activation, int gate, int up, int out, 
     return std::make_unique<Gated>(activation, gate, up, out, quantise);
 }
 
-InstructionPointer make_gate_rows(int x, int gate, int out) {
-    return std::make_unique<GateRows>(x, gate, out);
+InstructionPointer make_gate_rows(Activation activation, int x, int gate, int out) {
+    return std::make_unique<GateRows>(activation, x, gate, out);
 }
 
 InstructionPointer make_add(int x, int y, int out) { return std::make_unique<Add>(x, y, out); }

@@ -293,6 +293,8 @@ void check_rows() {
     check_elementwise("gated silu", gated<Activation::kSilu>);
     check_elementwise("gated gelu", gated<Activation::kGelu>);
     check_elementwise("gated clamped", gated<Activation::kClamped>);
+    check_elementwise("gated silu_to_7", gated<Activation::kSiluTo7>);
+    check_elementwise("gated silu_to_16", gated<Activation::kSiluTo16>);
     check_elementwise("add_scaled",
                       [](const Kernels& k, const Floats& x, const Floats& y, float* out) {
                           std::copy(y.begin(), y.end(), out);

@@ -378,7 +378,8 @@ class Ops(Protocol[A, W_contra]):
     def gated(self, gate: A, up: A, activation: str) -> A:
         """activation(gate) * up, elementwise.
 
-        activation is "silu", "gelu", "gelu_erf", "relu", "clamped", "sigmoid" or "identity".
+        activation is "silu", "gelu", "gelu_erf", "relu", "clamped", "sigmoid", "identity", or
+        "silu_to_7" or "silu_to_16", in which silu(gate) is at most that, and up within its range.
         "gelu_erf" is x / 2 * (1 + erf(x / sqrt(2))) (Hendrycks & Gimpel 2016), "gelu" its form with
         tanh, "relu" max(x, 0). "clamped" is GPT-OSS's: gate * sigmoid(1.702 * gate) *
         (up + 1), with gate limited to 7 and up to [-7, 7] before.
@@ -444,8 +445,11 @@ class Ops(Protocol[A, W_contra]):
         """
         ...
 
-    def gate_rows(self, x: A, gate: A) -> A:
-        """x (T, n) times sigmoid(gate), where gate is (T, 1)."""
+    def gate_rows(self, x: A, gate: A, activation: str = "sigmoid") -> A:
+        """x (T, n) times activation(gate); gates (T, m) hold for n / m consecutive columns each.
+
+        activation is "sigmoid" or "identity".
+        """
         ...
 
     def add(self, x: A, y: A) -> A:
@@ -457,7 +461,10 @@ class Ops(Protocol[A, W_contra]):
         ...
 
     def take_columns(self, x: A, first: int, width: int, heads: int = 1) -> A:
-        """A copy of columns `first` to `first` + width of each head of x: (T, heads * width)."""
+        """A copy of columns `first` to `first` + width of each head of x: (T, heads * width).
+
+        If `first` is 0, a head may have fewer columns: zeros follow them.
+        """
         ...
 
     def join(self, x: A, y: A) -> A:

@@ -93,6 +93,23 @@ def test_gated_gelu(width):
     np.testing.assert_allclose(of_every_level(build, 5), expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize(("activation", "most"), [("silu_to_7", 7), ("silu_to_16", 16)])
+def test_silu_and_its_factor_are_limited(activation, most):
+    rng = np.random.default_rng(7)
+    gate, up = (rng.normal(0, 20, (5, 37)).astype(np.float32) for _ in range(2))
+    gate[0, 1], up[1, 0], up[1, 1] = np.nan, -np.inf, np.nan
+
+    def build(bench):
+        out = bench.program.buffer(37, per_row=False)
+        bench.program.gated(bench.table(gate), bench.table(up), activation, out, False)
+        return out
+
+    wide = gate.astype(np.float64)
+    expected = np.minimum(wide / (1 + np.exp(-wide)), most) * np.clip(up, -most, most)
+    found = of_every_level(build, 5)
+    np.testing.assert_allclose(found, expected, rtol=2e-6, atol=1e-30)
+
+
 def test_norm_of_heads_and_scale():
     rng = np.random.default_rng(8)
     x = rng.normal(0, 3, (5, 4 * 48)).astype(np.float32)
@@ -120,6 +137,19 @@ def test_columns_are_copied(first):
         return out
 
     assert np.array_equal(of_every_level(build, 5), x[:, first : first + 13])
+
+
+def test_zeros_follow_the_columns_of_a_head_that_has_fewer():
+    x = np.random.default_rng(4).normal(0, 1, (5, 32)).astype(np.float32)
+
+    def build(bench):
+        source, out = bench.table(x), bench.program.buffer(4 * 11, per_row=False)
+        bench.program.take_columns(source, 0, out, 4)
+        return out
+
+    found = of_every_level(build, 5).reshape(5, 4, 11)
+    assert np.array_equal(found[..., :8], x.reshape(5, 4, 8))
+    assert not found[..., 8:].any()
 
 
 @pytest.mark.parametrize("first", [-1, 20])

@@ -212,3 +212,21 @@ def test_a_row_is_multiplied_by_the_sigmoid_of_its_gate(isa):
     bench.program.gate_rows(bench.table(x), bench.table(gate), out)
     expected = ReferenceOps([]).gate_rows(x, gate)
     np.testing.assert_allclose(bench.run(4, out), expected, rtol=1e-6, atol=1e-30)
+
+
+@pytest.mark.parametrize("isa", ISA_LEVELS)
+def test_a_head_is_multiplied_by_the_sigmoid_of_its_gate(isa):
+    x, _ = inputs(4, WIDTH)
+    gate = np.random.default_rng(5).normal(0, 3, (4, 4)).astype(np.float32)
+    bench = Bench(isa, 4, threads=2)
+    out = bench.program.buffer(WIDTH, per_row=False)
+    bench.program.gate_rows(bench.table(x), bench.table(gate), out)
+    by_head = x.reshape(4, 4, -1) / (1 + np.exp(-gate.astype(np.float64)))[..., None]
+    np.testing.assert_allclose(bench.run(4, out), by_head.reshape(4, -1), rtol=1e-6)
+    bench.program.gate_rows(bench.table(x), bench.table(gate), out, "identity")
+    expected = (x.reshape(4, 4, -1) * gate[..., None]).reshape(4, -1)
+    assert np.array_equal(bench.run(4, out), expected)
+    with pytest.raises(ValueError, match="no such activation"):
+        bench.program.gate_rows(bench.table(x), bench.table(gate), out, "silu")
+    with pytest.raises(ValueError, match="do not divide its columns"):
+        bench.program.gate_rows(bench.table(x), bench.table(gate[:, :3].repeat(2, 1)[:, :5]), out)

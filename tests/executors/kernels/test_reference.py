@@ -295,3 +295,22 @@ def test_loader_names_the_tensor_at_fault(checkpoint: GGUFCheckpoint) -> None:
         loader.linear("matrix", 32, 2)
     with pytest.raises(ModelFileError, match=r"tensor blk\.3\.attn_q\.weight is missing"):
         loader.linear("layers.3.attention.q", 2, 32)
+
+
+@pytest.mark.parametrize(("activation", "most"), [("silu_to_7", 7), ("silu_to_16", 16)])
+def test_silu_and_its_factor_are_limited(activation: str, most: int) -> None:
+    gate, up = np.array([[50, 2, -3]], np.float32), np.array([[-50, 5, 50]], np.float32)
+    silu = np.minimum(gate / (1 + np.exp(-gate)), most)
+    expected = silu * np.clip(up, -most, most)
+    np.testing.assert_allclose(OPS.gated(gate, up, activation), expected, rtol=1e-6)
+
+
+def test_zeros_follow_the_columns_of_a_head_that_has_fewer() -> None:
+    x = np.arange(1, 9, dtype=np.float32).reshape(1, 8)
+    assert OPS.take_columns(x, 0, 3, 4).tolist() == [[1, 2, 0, 3, 4, 0, 5, 6, 0, 7, 8, 0]]
+
+
+def test_each_head_has_a_gate() -> None:
+    x, gate = np.ones((1, 4), np.float32), np.array([[0, 100]], np.float32)
+    np.testing.assert_allclose(OPS.gate_rows(x, gate), [[0.5, 0.5, 1, 1]], rtol=1e-6)
+    assert OPS.gate_rows(x, gate, "identity").tolist() == [[0, 0, 100, 100]]

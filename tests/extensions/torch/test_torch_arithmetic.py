@@ -93,7 +93,17 @@ def test_a_function_depends_neither_on_an_elements_place_nor_on_its_company(name
     assert torch.equal(UNARY[name](x.reshape(700, 100).T), whole.reshape(700, 100).T)
 
 
-GATES = ["silu", "gelu", "gelu_erf", "relu", "clamped", "sigmoid", "identity"]
+GATES = [
+    "silu",
+    "gelu",
+    "gelu_erf",
+    "relu",
+    "clamped",
+    "sigmoid",
+    "identity",
+    "silu_to_7",
+    "silu_to_16",
+]
 
 
 @pytest.mark.parametrize("activation", ["sigmoid", "squared_relu", "gelu", "gelu_erf", "tanh"])

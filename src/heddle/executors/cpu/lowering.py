@@ -173,7 +173,8 @@ class _Lowering:
             case recording.Experts():
                 self._emit_experts(node)
             case recording.GateRows():
-                self.program.gate_rows(self._of(node, 0), self._of(node, 1), self._new(node))
+                x, gate = self._of(node, 0), self._of(node, 1)
+                self.program.gate_rows(x, gate, self._new(node), node.activation)
             case recording.Add():
                 self.program.add(self._of(node, 0), self._of(node, 1), self._new(node))
             case recording.TakeRows():

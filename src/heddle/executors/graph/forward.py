@@ -117,8 +117,8 @@ def compute_node(node: Node, ops: Ops[A, Any], sources: list[A]) -> A:
             return ops.linear_attend(q, k, v, d, s, place, linear, skip)
         case recording.Experts(weights=weights, spec=experts), [x, logits]:
             return ops.experts(x, logits, weights, experts)
-        case recording.GateRows(), [x, gate]:
-            return ops.gate_rows(x, gate)
+        case recording.GateRows(activation=activation), [x, gate]:
+            return ops.gate_rows(x, gate, activation)
         case recording.Add(), [x, y]:
             return ops.add(x, y)
         case recording.TakeRows(), [x, rows]:

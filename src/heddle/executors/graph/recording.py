@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 _MAPS = {"silu", "gelu", "gelu_erf", "relu", "sigmoid"}
-_GATES = _MAPS | {"clamped", "identity"}
+_GATES = _MAPS | {"clamped", "identity", "silu_to_7", "silu_to_16"}
 _UNGATED = _MAPS | {"squared_relu", "tanh"}
 
 
@@ -165,7 +165,7 @@ class Experts(Node):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GateRows(Node):
-    pass
+    activation: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -409,8 +409,9 @@ class RecordingOps:
         _check_activation(spec.activation, known)
         return self._record(Experts((x, logits), x.width, x.per_row, weights, spec))
 
-    def gate_rows(self, x: Node, gate: Node) -> Node:
-        return self._record(GateRows((x, gate), x.width, x.per_row))
+    def gate_rows(self, x: Node, gate: Node, activation: str = "sigmoid") -> Node:
+        _check_activation(activation, {"sigmoid", "identity"})
+        return self._record(GateRows((x, gate), x.width, x.per_row, activation))
 
     def add(self, x: Node, y: Node) -> Node:
         return self._record(Add((x, y), x.width, x.per_row))

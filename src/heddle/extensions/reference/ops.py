@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -395,8 +396,10 @@ class ReferenceOps:
             y[tokens] += weight * down
         return y
 
-    def gate_rows(self, x: Array, gate: Array) -> Array:
-        return x * _sigmoid(gate)
+    def gate_rows(self, x: Array, gate: Array, activation: str = "sigmoid") -> Array:
+        factors = _sigmoid(gate) if activation == "sigmoid" else gate
+        by_gate = x.reshape(*gate.shape, -1) * factors[..., None]
+        return by_gate.reshape(x.shape)
 
     def add(self, x: Array, y: Array) -> Array:
         return x + y
@@ -405,8 +408,9 @@ class ReferenceOps:
         return x[rows]
 
     def take_columns(self, x: Array, first: int, width: int, heads: int = 1) -> Array:
-        by_head = x.reshape(len(x), heads, -1)
-        return by_head[..., first : first + width].reshape(len(x), -1).copy()
+        by_head = x.reshape(len(x), heads, -1)[..., first : first + width]
+        lacking = ((0, 0), (0, 0), (0, width - by_head.shape[-1]))
+        return np.pad(by_head, lacking).reshape(len(x), -1)
 
     def join(self, x: Array, y: Array) -> Array:
         return np.concatenate([x, y], axis=1)
@@ -508,6 +512,12 @@ def _clamped(gate: Array, up: Array) -> Array:
     return y
 
 
+def _limited_silu(gate: Array, up: Array, most: float) -> Array:
+    limit = np.float32(most)
+    y: Array = np.minimum(_silu(gate), limit) * np.clip(up, -limit, limit)
+    return y
+
+
 _ACTIVATIONS: dict[str, Callable[[Array, Array], Array]] = {
     "silu": lambda gate, up: _silu(gate) * up,
     "gelu": lambda gate, up: _gelu(gate) * up,
@@ -516,6 +526,8 @@ _ACTIVATIONS: dict[str, Callable[[Array, Array], Array]] = {
     "clamped": _clamped,
     "sigmoid": lambda gate, up: _sigmoid(gate) * up,
     "identity": lambda gate, up: gate * up,
+    "silu_to_7": partial(_limited_silu, most=7.0),
+    "silu_to_16": partial(_limited_silu, most=16.0),
 }
 
 

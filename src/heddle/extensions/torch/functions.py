@@ -140,4 +140,8 @@ def gated(gate: torch.Tensor, up: torch.Tensor, activation: str) -> torch.Tensor
         case "clamped":
             gate, up = gate.clamp(max=7.0), up.clamp(-7.0, 7.0)
             return gate * sigmoid(gate * 1.702) * (up + 1.0)
+        case "silu_to_7":
+            return silu(gate).clamp(max=7.0) * up.clamp(-7.0, 7.0)
+        case "silu_to_16":
+            return silu(gate).clamp(max=16.0) * up.clamp(-16.0, 16.0)
     raise ValueError(f"no function computes activation {activation!r}")

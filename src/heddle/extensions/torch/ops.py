@@ -291,8 +291,10 @@ class TorchOps:
             y[tokens] = y[tokens] + weight * down
         return y
 
-    def gate_rows(self, x: Tensor, gate: Tensor) -> Tensor:
-        return x * functions.sigmoid(gate)
+    def gate_rows(self, x: Tensor, gate: Tensor, activation: str = "sigmoid") -> Tensor:
+        factors = functions.sigmoid(gate) if activation == "sigmoid" else gate
+        by_gate = x.reshape(*gate.shape, -1) * factors[..., None]
+        return by_gate.reshape(x.shape)
 
     def add(self, x: Tensor, y: Tensor) -> Tensor:
         return x + y
@@ -301,8 +303,9 @@ class TorchOps:
         return x[rows]
 
     def take_columns(self, x: Tensor, first: int, width: int, heads: int = 1) -> Tensor:
-        by_head = x.reshape(len(x), heads, -1)
-        return by_head[..., first : first + width].reshape(len(x), -1).contiguous()
+        by_head = x.reshape(len(x), heads, -1)[..., first : first + width]
+        lacking = width - by_head.shape[-1]
+        return torch.nn.functional.pad(by_head, (0, lacking)).reshape(len(x), -1).contiguous()
 
     def join(self, x: Tensor, y: Tensor) -> Tensor:
         return torch.cat([x, y], -1)

@@ -66,7 +66,18 @@ def test_rope(interleaved: bool, dim: int, first: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "activation", ["silu", "gelu", "gelu_erf", "relu", "clamped", "sigmoid", "identity"]
+    "activation",
+    [
+        "silu",
+        "gelu",
+        "gelu_erf",
+        "relu",
+        "clamped",
+        "sigmoid",
+        "identity",
+        "silu_to_7",
+        "silu_to_16",
+    ],
 )
 def test_gates(activation: str) -> None:
     gate, up = rows(9, 133), rows(9, 133, 2)

@@ -177,6 +177,8 @@ class Division:
         """Divide a value that may have any columns as its readers want it."""
         if node in self.parts or node in self.terms or not isinstance(node, _OF_ANY_COLUMNS):
             return
+        if isinstance(node, recording.TakeColumns) and node.width > node.inputs[0].width:
+            return  # zeros follow the columns of each head
         wanted = self._wanted.get(node, [])
         if not wanted or node is self.forward.states:
             return

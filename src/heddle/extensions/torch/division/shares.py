@@ -197,7 +197,13 @@ class _Cutter:
     def _by_column(self, node: Node, parts: Indices | None) -> tuple[Node, ...]:
         """The inputs of an operation on columns or heads, as far as it needs them."""
         match node:
-            case recording.GateRows() | recording.Rope():
+            case recording.GateRows():
+                x, gate = node.inputs
+                own = None
+                if parts is not None and gate.width > 1:
+                    own = np.unique(parts // (x.width // gate.width))
+                return self._columns(x, parts), self._columns(gate, own)
+            case recording.Rope():
                 return self._columns(node.inputs[0], parts), self._all(node.inputs[1])
             case recording.HeadLinear():
                 return ()

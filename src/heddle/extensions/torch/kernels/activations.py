@@ -43,6 +43,12 @@ def activated(x, other, KIND: tl.constexpr):
         x = tl.minimum(x, 7.0)
         found = x * sigmoid(x * 1.702)
         other = tl.minimum(tl.maximum(other, -7.0), 7.0) + 1.0
+    elif KIND == "silu_to_7":
+        found = tl.minimum(x * sigmoid(x), 7.0)
+        other = tl.minimum(tl.maximum(other, -7.0), 7.0)
+    elif KIND == "silu_to_16":
+        found = tl.minimum(x * sigmoid(x), 16.0)
+        other = tl.minimum(tl.maximum(other, -16.0), 16.0)
     elif KIND == "squared_relu":
         x = tl.maximum(x, 0.0)
         found = x * x
