@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from models.tiny.base import BASE, HEAD_NORMS, Random, TinyModel
 from models.tiny.base_heads import HEAD_NAMES, TinyHead
@@ -29,6 +29,9 @@ class TinyGlm4Moe(TinyMixture, TinyHead):
         }
         | HEAD_NAMES
     )
+
+    biased: ClassVar[bool] = True
+    """Whether queries, keys and values have biases."""
 
     layers: int = 3
     experts: int = 8
@@ -71,6 +74,7 @@ class TinyGlm4Moe(TinyMixture, TinyHead):
         biases = {
             f"self_attn.{name}_proj.bias": random.normal(width)
             for name, width in (("q", self.q_width), ("k", self.kv_width), ("v", self.kv_width))
+            if self.biased
         }
         norms = {
             f"self_attn.{name}_norm.weight": random.near(1, self.head_dim)

@@ -7,6 +7,7 @@ EXTENSION = Extension(
         "heddle.extensions.decoders.bailing_moe:FAMILY",
         "heddle.extensions.decoders.bailing_moe_v2:FAMILY",
         "heddle.extensions.decoders.ernie4_5_moe:FAMILY",
+        "heddle.extensions.decoders.exaone_moe:FAMILY",
         "heddle.extensions.decoders.gemma:FAMILY",
         "heddle.extensions.decoders.gemma2:FAMILY",
         "heddle.extensions.decoders.glm4:FAMILY",
