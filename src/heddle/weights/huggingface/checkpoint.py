@@ -190,8 +190,9 @@ class HuggingFaceCheckpoint(Closing):
         return found
 
     def _log_others(self, base: str) -> None:
-        """Say which parts of the model beside its text model are not used, such as eyes."""
-        others = [label for label in self._stored if not label.startswith(base)]
+        """Say which parts of the model beside its layers are not used, such as eyes."""
+        layers = tuple(f"{base}{one}" for one in names.names_of(self.architecture).layers)
+        others = [label for label in self._stored if not label.startswith(layers)]
         others = [label for label in others if self._names.canonical(label) is None]
         if others:
             parts = sorted({label.removeprefix("model.").split(".")[0] for label in others})
