@@ -16,6 +16,7 @@ struct Convolution;
 struct ExpertLayer;
 struct LinearAttention;
 struct MatmulPart;
+struct Scan;
 using InstructionPointer = std::unique_ptr<Instruction>;
 
 // row_instructions.cpp
@@ -55,6 +56,7 @@ std::vector<InstructionPointer> make_experts(std::shared_ptr<const ExpertLayer> 
 // recurrent_instructions.cpp
 InstructionPointer make_conv(Convolution shape);
 InstructionPointer make_linear_attend(LinearAttention shape);
+InstructionPointer make_selective_scan(Scan shape, int channels);
 
 // attention_instructions.cpp
 InstructionPointer make_store_kv(int k, int v, int layer, int cache);

@@ -172,6 +172,25 @@ struct LinearAttendArgs {
     float* scratch;  // 3 * key_dim floats
 };
 
+constexpr int kScanChannels = 16;  // channels of a block of a selective scan
+
+// A selective scan of some channels over a span's tokens; see `Ops.selective_scan` in ops.py. The
+// state and the rates (states, channels) lie in blocks of kScanChannels channels, the last one
+// perhaps narrower.
+struct SelectiveScanArgs {
+    const float *q, *k;     // (tokens, states)
+    const float *v, *step;  // (tokens, stride), the first of the channels first
+    const float* rates;
+    const float* skip;  // (channels,)
+    float* out;         // (tokens, stride)
+    int64_t stride;
+    float* state;  // holds the first `certain` tokens afterwards
+    float* kept;   // gets the state after the last token; may be `state`
+    int certain;   // fewer than `tokens`, unless `kept` is `state`
+    int states, channels;
+    int tokens;
+};
+
 // Latents and rotated keys of consecutive tokens of one page and layer.
 struct StoreLatentArgs {
     const float* latent;  // (tokens, rank)
@@ -223,6 +242,7 @@ struct Kernels {
                       float* out);
     void (*conv)(const ConvArgs&);
     void (*linear_attend)(const LinearAttendArgs&);
+    void (*selective_scan)(const SelectiveScanArgs&);
     void (*store_kv)(const StoreKvArgs&);
     void (*store_latents)(const StoreLatentArgs&);
     void (*attend)(const AttendArgs&);

@@ -355,6 +355,21 @@ void Program::linear_attend(LinearAttention shape) {
     append(make_linear_attend(std::move(shape)));
 }
 
+void Program::selective_scan(Scan shape) {
+    for (int buffer : {shape.q, shape.k, shape.v, shape.step}) check_per_token(buffer);
+    same_shape(shape.q, shape.k);
+    same_shape(shape.v, shape.step);
+    same_shape(shape.v, shape.out);
+    const int64_t states = at(shape.k).width, channels = at(shape.v).width;
+    if (shape.v == shape.out || shape.step == shape.out ||
+        static_cast<int64_t>(shape.rates.size()) != states * channels ||
+        static_cast<int64_t>(shape.skip.size()) != channels) {
+        throw std::invalid_argument("rates of a selective scan do not fit its buffers");
+    }
+    check_place(shape.place, states * channels);
+    append(make_selective_scan(std::move(shape), static_cast<int>(channels)));
+}
+
 void Program::join(int x, int y, int out) {
     const bool rows = at(out).per_row;
     if (at(x).per_row != rows || at(y).per_row != rows ||

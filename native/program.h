@@ -81,6 +81,15 @@ struct LinearAttention {
     int out;
 };
 
+// One layer's selective scan; see SelectiveScanArgs. `rates` are (channels, states), `skip` is
+// (channels,). `place` is an offset in the state, in floats.
+struct Scan {
+    int q, k, v, step;
+    std::vector<float> rates, skip;
+    int64_t place;
+    int out;
+};
+
 // A causal convolution. `filters` are (taps, width), `bias` (width,) or empty.
 struct Convolution {
     int in, taps;
@@ -139,6 +148,7 @@ class Program final : private Task {
     void decay(int in, std::vector<float> rates, int out);
     void conv(Convolution shape);
     void linear_attend(LinearAttention shape);
+    void selective_scan(Scan shape);
     void join(int x, int y, int out);  // the columns of x, then those of y
     // `layer` counts within the cache with index `cache`.
     void store_kv(int k, int v, int layer, int cache);

@@ -372,6 +372,14 @@ void bind_program(nb::module_& m) {
             nb::kw_only(), nb::arg("heads"), nb::arg("key_heads"), nb::arg("key_dim"),
             nb::arg("value_dim"), nb::arg("corrects"), nb::arg("tiled"), nb::arg("place"),
             nb::arg("skip"), nb::arg("out"))
+        .def(
+            "selective_scan",
+            [](Program& p, int q, int k, int v, int step, Floats rates, Floats skip, int64_t place,
+               int out) {
+                p.selective_scan({q, k, v, step, vector_of(rates), vector_of(skip), place, out});
+            },
+            nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("step"), nb::kw_only(),
+            nb::arg("rates"), nb::arg("skip"), nb::arg("place"), nb::arg("out"))
         .def("join", &Program::join, nb::arg("x"), nb::arg("y"), nb::arg("out"),
              "The columns of x, then those of y.")
         .def("store_kv", &Program::store_kv, nb::arg("k"), nb::arg("v"), nb::arg("layer"),

@@ -13,6 +13,7 @@ namespace {
 
 using heddle::ConvArgs;
 using heddle::LinearAttendArgs;
+using heddle::SelectiveScanArgs;
 
 inline V16 sigmoid(V16 x) { return splat(1.0f) / (splat(1.0f) + exp(splat(0.0f) - x)); }
 
@@ -216,6 +217,41 @@ void linear_attend(const LinearAttendArgs& a) {
             attend_block<1, false>(a, block, kept, column, width);
         }
     }
+}
+
+// One block of n channels from `channel` on. Each element of the state has a decay of its own, so
+// their exponentials are most of the work: all of it is done in registers, state by state.
+template <bool Whole>
+void scan_block(const SelectiveScanArgs& a, int channel, int n) {
+    const int64_t at = int64_t{a.states} * channel;
+    const float* const rates = a.rates + at;
+    const float* rows = a.state + at;  // the state so far
+    const V16 skip = get<Whole>(a.skip + channel, n);
+    for (int t = 0; t < a.tokens; ++t) {
+        float* const after = (t < a.certain ? a.state : a.kept) + at;
+        const float* k = a.k + int64_t{t} * a.states;
+        const float* q = a.q + int64_t{t} * a.states;
+        const int64_t own = t * a.stride + channel;
+        const V16 value = get<Whole>(a.v + own, n), step = get<Whole>(a.step + own, n);
+        const V16 change = step * value;
+        V16 y = value * skip;
+        for (int i = 0; i < a.states; ++i) {
+            const V16 decay = exp(step * get<Whole>(rates + i * n, n));
+            const V16 row = fma(get<Whole>(rows + i * n, n), decay, splat(k[i]) * change);
+            put<Whole>(after + i * n, n, row);
+            y = fma(row, splat(q[i]), y);
+        }
+        put<Whole>(a.out + own, n, y);
+        rows = after;
+    }
+}
+
+void selective_scan(const SelectiveScanArgs& a) {
+    int channel = 0;
+    for (; channel + heddle::kScanChannels <= a.channels; channel += heddle::kScanChannels) {
+        scan_block<true>(a, channel, heddle::kScanChannels);
+    }
+    if (channel < a.channels) scan_block<false>(a, channel, a.channels - channel);
 }
 
 }  // namespace

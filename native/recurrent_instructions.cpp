@@ -113,12 +113,67 @@ class LinearAttend final : public Instruction {
     LinearAttention shape_;
 };
 
+// Items are runs of channels of a span.
+class SelectiveScan final : public Instruction {
+  public:
+    SelectiveScan(Scan shape, int channels)
+        : Instruction("selective_scan"), shape_(std::move(shape)) {
+        // In the file, the rates of a channel lie beside each other.
+        const std::vector<float> given = std::move(shape_.rates);
+        const size_t states = given.size() / static_cast<size_t>(channels);
+        shape_.rates.reserve(given.size());
+        for (int first = 0; first < channels; first += kScanChannels) {
+            const int last = std::min(first + kScanChannels, channels);
+            for (size_t i = 0; i < states; ++i) {
+                for (int c = first; c < last; ++c) {
+                    shape_.rates.push_back(given[static_cast<size_t>(c) * states + i]);
+                }
+            }
+        }
+    }
+    int items(const Program& p) const override {
+        return static_cast<int>(step(p).spans.size()) * runs(p);
+    }
+    void run(Program& p, int index, int) override {
+        const Span& span = step(p).spans[static_cast<size_t>(index / runs(p))];
+        const int first = index % runs(p) * kChannels, all = width(p, shape_.v);
+        const int states = width(p, shape_.k);
+        const int64_t place = shape_.place + int64_t{first} * states;
+        SelectiveScanArgs args;
+        args.q = row(p, shape_.q, span.row);
+        args.k = row(p, shape_.k, span.row);
+        args.v = row(p, shape_.v, span.row) + first;
+        args.step = row(p, shape_.step, span.row) + first;
+        args.rates = shape_.rates.data() + int64_t{first} * states;
+        args.skip = shape_.skip.data() + first;
+        args.out = row(p, shape_.out, span.row) + first;
+        args.stride = all;
+        args.state = Instruction::states(p).at(span.state) + place;
+        args.kept = Instruction::states(p).at(span.kept_state) + place;
+        args.certain = span.certain;
+        args.states = states;
+        args.channels = std::min(kChannels, all - first);
+        args.tokens = span.tokens;
+        kernels(p).selective_scan(args);
+    }
+
+  private:
+    static constexpr int kChannels = 4 * kScanChannels;
+
+    int runs(const Program& p) const { return (width(p, shape_.v) + kChannels - 1) / kChannels; }
+    Scan shape_;
+};
+
 }  // namespace
 
 InstructionPointer make_conv(Convolution shape) { return std::make_unique<Conv>(std::move(shape)); }
 
 InstructionPointer make_linear_attend(LinearAttention shape) {
     return std::make_unique<LinearAttend>(std::move(shape));
+}
+
+InstructionPointer make_selective_scan(Scan shape, int channels) {
+    return std::make_unique<SelectiveScan>(std::move(shape), channels);
 }
 
 }  // namespace heddle

@@ -418,6 +418,19 @@ class Program:
         out: int,
     ) -> None:
         """See `Ops.linear_attend`. `place` is in floats."""
+    def selective_scan(
+        self,
+        q: int,
+        k: int,
+        v: int,
+        step: int,
+        *,
+        rates: _Floats,
+        skip: _Floats,
+        place: int,
+        out: int,
+    ) -> None:
+        """See `Ops.selective_scan`. `place` is in floats."""
     def join(self, x: int, y: int, out: int) -> None:
         """The columns of x, then those of y."""
     def pool(self, states: int) -> None:

@@ -130,5 +130,5 @@ def without_types(tree: ast.Module) -> ast.Module:
 
 def test_the_digest_covers_all_modules_of_extensions_that_bring_families() -> None:
     covered = {path.relative_to(PACKAGE).as_posix() for path in door_sources()}
-    assert covered >= {f"extensions/hybrids/{name}.py" for name in ("mamba", "config/mamba")}
+    assert covered >= {f"extensions/hybrids/{name}.py" for name in ("mamba_mixer", "config/mixers")}
     assert "extensions/deepseek/latent.py" in covered

@@ -37,6 +37,7 @@ def test_the_work_of_each_kind_of_layer_counts() -> None:
     convolved = ops.causal_conv(x, None, StatePlace(0, 0, 48), "silu")
     linear = LinearAttentionSpec(2, 1, 4, 4, corrects=True)
     ops.linear_attend(convolved, x, x, x, x, StatePlace(0, 48, 32), linear)
+    ops.selective_scan(x, x, x, x, None, None, StatePlace(0, 80, 64))
     up, down, gate = (Stack(4, *shape, 100) for shape in ((6, 8), (8, 6), (6, 8)))
     spec = ExpertSpec(4, 3, "softmax", normalised=True)
     y = ops.experts(x, x, ExpertWeights(gate=gate, up=up, down=down), spec)
@@ -47,5 +48,5 @@ def test_the_work_of_each_kind_of_layer_counts() -> None:
     assert work.token_multiply_adds == 2 * 4 * 5 + 3 * 3 * (6 * 8)
     assert work.row_multiply_adds == 20 * 8
     assert work.kv_layers == ((10, 2.0), (0, 3.0))
-    assert work.state_bytes == 4 * (48 + 32)
+    assert work.state_bytes == 4 * (48 + 32 + 64)
     assert work.expert_layers == (ExpertWork(4, 3, 300),)

@@ -114,9 +114,9 @@ def test_pickled_weights_are_refused_with_a_remedy(tmp_path: Path) -> None:
     ("changes", "error", "problem"),
     [
         (
-            {"model_type": "mamba"},
+            {"model_type": "mamba3"},
             UnsupportedModelError,
-            "'mamba' is not supported; the nearest name is mamba2; supported: .*qwen3",
+            "'mamba3' is not supported; the nearest name is mamba; supported: .*qwen3",
         ),
         ({"model_type": None}, ModelFileError, "model_type must be a string"),
         ({"num_hidden_layers": None}, ModelFileError, "num_hidden_layers must be a positive"),

@@ -17,7 +17,7 @@ from heddle.cli.description_tables import print_description
 from heddle.state import PAGE_TOKENS
 from heddle.weights.inspect import Experts, MemoryEstimate, TensorGroup, describe
 from heddle.weights.tensor_types import TensorType
-from models.tiny import falcon_h1, mamba2, nemotron_h, qwen3_5
+from models.tiny import falcon_h1, jamba, mamba, mamba2, nemotron_h, qwen3_5
 from models.tiny.llama import PLAIN
 
 if TYPE_CHECKING:
@@ -218,7 +218,13 @@ def test_recurrent_layers_have_a_state_and_no_keys(tmp_path: Path) -> None:
 @pytest.mark.extensions
 @pytest.mark.parametrize(
     ("model", "with_keys", "with_state"),
-    [(nemotron_h.MODELS[0], 1, 2), (falcon_h1.MODELS[0], 2, 2), (mamba2.MODELS[1], 0, 2)],
+    [
+        (nemotron_h.MODELS[0], 1, 2),
+        (falcon_h1.MODELS[0], 2, 2),
+        (mamba2.MODELS[1], 0, 2),
+        (mamba.MODELS[1], 0, 2),
+        (jamba.MODELS[0], 1, 3),
+    ],
     ids=str,
 )
 @pytest.mark.parametrize("form", ["folder", "file"])

@@ -438,6 +438,22 @@ class Ops(Protocol[A, W_contra]):
         """
         ...
 
+    def selective_scan(
+        self, q: A, k: A, v: A, step: A, rates: W_contra, skip: W_contra, place: StatePlace
+    ) -> A:
+        """Mamba's scan, whose state decays by a factor for each of its elements: (T, n).
+
+        q and k are (T, m), v and step (T, n), skip is (n,). rates (n * m,) have those of a channel
+        beside each other. With the state S (m, n), whose element (i, c) has rate r_ci, one token
+        computes::
+
+            S_ic = exp(step_c * r_ci) * S_ic + k_i * step_c * v_c
+            y = S^T q + skip * v
+
+        Gu & Dao 2023 (arXiv:2312.00752): k is B, q is C, v is x, rates are A, skip is D.
+        """
+        ...
+
     def experts(self, x: A, logits: A, weights: ExpertWeights[W_contra], spec: ExpertSpec) -> A:
         """The weighted sum of the experts that router logits (T, count) choose for x (T, width).
 

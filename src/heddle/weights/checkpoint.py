@@ -19,6 +19,7 @@ Canonical names of tensors::
     layers.{i}.mixer.{qkv,z,beta,alpha,conv,step_bias,decay_rates,norm,output}: of a recurrence
     layers.{i}.mixer.{qkvz,ba}: in place of qkv and z, and of beta and alpha
     layers.{i}.mixer.{inputs,skip}: of Mamba-2 and short convolutions, in place of qkv
+    layers.{i}.mixer.{scan_inputs,step,step_norm,key_norm,query_norm}: of Mamba, beside them
     layers.{i}.attention.{q_conv,k_conv,v_conv,beta,alpha_in,alpha_out,step_bias,decay_rates,norm,
     z_in,z_out}: of Kimi delta attention, beside q, k, v and output
     layers.{i}.mlp_norm, layers.{i}.post_mlp_norm

@@ -42,6 +42,8 @@ HYPERPARAMETERS = {
     "state.value_dim": "elements of its values",
     "state.inner": "elements of all its values",
     "state.taps": "positions that its convolution sees, the token itself included",
+    "state.step_rank": "elements that Mamba makes the step sizes of all channels from",
+    "state.norm_eps": "Mamba: epsilon of norms of step sizes, keys and queries; absent: no norms",
     "state.tiled": "whether value head i has key head i modulo their number",
     "state.stream_scales": "factors on its gates, values, keys, queries and step sizes",
     "state.result_scale": "factor on its result",
@@ -127,8 +129,8 @@ _SIZES = (
     *("width", "heads", "kv_heads", "key_dim", "value_dim", "query_rank"),
     *("latent_rank", "layer_input_width", "vocabulary", "rope.dim", "rope.local_dim"),
     *("state.heads", "state.groups", "state.key_dim", "state.value_dim", "state.inner"),
-    *("state.taps", "experts", "experts_used", "expert_latent", "shared_experts"),
-    *("expert_groups", "expert_groups_used", "expert_group_best"),
+    *("state.taps", "state.step_rank", "experts", "experts_used", "expert_latent"),
+    *("shared_experts", "expert_groups", "expert_groups_used", "expert_group_best"),
 )
 """Sizes of which something is made before a tensor of the size is claimed. A width of feed-forward
 layers is not among them: a file may name one that its model does not use."""

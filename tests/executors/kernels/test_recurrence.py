@@ -129,6 +129,54 @@ def test_linear_attention(
     np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.parametrize(("channels", "states"), [(1, 1), (16, 4), (40, 16), (300, 5)])
+def test_selective_scan(channels: int, states: int) -> None:
+    rng = np.random.default_rng(channels + states)
+    q, k = (rng.normal(0, 1, (TOKENS, states)).astype(np.float32) for _ in range(2))
+    v = rng.normal(0, 1, (TOKENS, channels)).astype(np.float32)
+    step = rng.uniform(0, 1, (TOKENS, channels)).astype(np.float32)
+    rates = -rng.uniform(0, 2, channels * states).astype(np.float32)
+    skip = rng.normal(0, 1, channels).astype(np.float32)
+    place = StatePlace(0, BEFORE, channels * states)
+
+    def build(bench: Bench) -> int:
+        out = bench.program.buffer(channels, per_row=False)
+        bench.program.selective_scan(
+            *(bench.table(values) for values in (q, k, v, step)),
+            rates=rates,
+            skip=skip,
+            place=place.first,
+            out=out,
+        )
+        return out
+
+    _, ops = run_of_tokens()
+    expected = ops.selective_scan(q, k, v, step, Weight(rates), Weight(skip), place)
+    found = of_every_level(BEFORE + place.count, build)
+    np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"rates": 63}, {"skip": 15}, {"place": 16}, {"step": 8}, {"q": 8}, {"out": "v"}]
+)
+def test_a_selective_scan_that_does_not_fit_is_refused(changes: dict[str, int | str]) -> None:
+    bench = Bench("portable", 1)
+    states = _native.FixedStates(2, 4 * 64)
+    bench.program = _native.Program(bench.runtime, (bench.cache,), 1, 1, states)
+    widths = {"q": 4, "k": 4, "v": 16, "step": 16, "out": 16}
+    width = {name: changes.get(name, own) for name, own in widths.items()}
+    buffer = {name: bench.program.buffer(own, False) for name, own in width.items() if own != "v"}
+    rates, skip = (np.ones(int(changes.get(name, n))) for name, n in (("rates", 64), ("skip", 16)))
+    with pytest.raises(ValueError, match=r"shape|rates|outside"):
+        bench.program.selective_scan(
+            *(buffer[name] for name in ("q", "k", "v", "step")),
+            rates=rates.astype(np.float32),
+            skip=skip.astype(np.float32),
+            place=int(changes.get("place", 0)),
+            out=buffer.get("out", buffer["v"]),
+        )
+
+
 @pytest.mark.parametrize("width", [1, 16, 40, 300])
 @pytest.mark.parametrize(
     ("taps", "silu", "biased"), [(2, True, False), (4, True, True), (3, False, True)]

@@ -25,6 +25,7 @@ from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 from models.rig import CONTEXT, GREEDY, TEXT, Bits, Rig
 from models.tiny.falcon_h1 import TinyFalconH1
 from models.tiny.granitemoehybrid import TinyGraniteHybridMoe
+from models.tiny.jamba import TinyJamba
 from models.tiny.kimi_linear import TinyKimiLinear
 from models.tiny.lfm2 import TinyLfm2
 from models.tiny.mamba2 import TinyMamba2
@@ -52,6 +53,7 @@ MODELS: tuple[TinyModel, ...] = (
     TinyFalconH1("recurrent", heads=4, kv_heads=2, head_dim=16, tied=False, context=CONTEXT),
     TinyMamba2("recurrent", heads=4, kv_heads=4, head_dim=16, tied=False, context=CONTEXT),
     TinyNemotronHMoe("recurrent", heads=4, kv_heads=2, head_dim=16, tied=False, context=CONTEXT),
+    TinyJamba("recurrent", heads=2, kv_heads=1, head_dim=16, tied=True, context=CONTEXT),
 )
 EVERY = 64
 LENGTHS = (500, 500, 300, 129, 64, 63, 5)

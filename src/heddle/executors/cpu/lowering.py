@@ -168,6 +168,8 @@ class _Lowering:
                 self._emit_conv(node)
             case recording.LinearAttend():
                 self._emit_linear_attend(node)
+            case recording.SelectiveScan():
+                self._emit_selective_scan(node)
             case recording.HeadLinear():
                 self._emit_head_linear(node)
             case recording.Experts():
@@ -330,6 +332,15 @@ class _Lowering:
             tiled=spec.tiled,
             place=self._place(node.place),
             skip=None if node.skip is None else _vector(node.skip),
+            out=self._new(node),
+        )
+
+    def _emit_selective_scan(self, node: recording.SelectiveScan) -> None:
+        self.program.selective_scan(
+            *(self.buffer_of[source] for source in node.inputs),
+            rates=_vector(node.rates),
+            skip=_vector(node.skip),
+            place=self._place(node.place),
             out=self._new(node),
         )
 

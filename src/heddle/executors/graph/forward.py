@@ -115,6 +115,8 @@ def compute_node(node: Node, ops: Ops[A, Any], sources: list[A]) -> A:
             return ops.decay(x, rates)
         case recording.LinearAttend(place=place, spec=linear, skip=skip), [q, k, v, d, s]:
             return ops.linear_attend(q, k, v, d, s, place, linear, skip)
+        case recording.SelectiveScan(rates=rates, skip=skip, place=place), [q, k, v, step]:
+            return ops.selective_scan(q, k, v, step, rates, skip, place)
         case recording.Experts(weights=weights, spec=experts), [x, logits]:
             return ops.experts(x, logits, weights, experts)
         case recording.GateRows(activation=activation), [x, gate]:
@@ -179,7 +181,7 @@ def model_work(
             layers.append((0, position_bytes[node.layer]))
         elif isinstance(node, recording.Attend):
             layers.append((node.spec.window, position_bytes[node.layer]))
-        elif isinstance(node, recording.CausalConv | recording.LinearAttend):
+        elif isinstance(node, recording.KEEP_STATES):
             state_bytes += 4 * node.place.count
         elif isinstance(node, recording.Experts | recording.ExpertsShare):
             stacks = [node.weights.up, node.weights.down]

@@ -218,6 +218,15 @@ class LinearAttend(Node):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class SelectiveScan(Node):
+    """Inputs: queries, keys, values, step sizes."""
+
+    rates: object
+    skip: object
+    place: StatePlace
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Join(Node):
     pass
 
@@ -305,6 +314,10 @@ class Item(Node):
     """A value of a tuple."""
 
     index: int
+
+
+KEEP_STATES = (CausalConv, LinearAttend, SelectiveScan)
+"""Nodes with a place in the fixed-size state of their layer."""
 
 
 class RecordingOps:
@@ -401,6 +414,12 @@ class RecordingOps:
     ) -> Node:
         inputs = (q, k, v, decay, strength)
         return self._record(LinearAttend(inputs, v.width, v.per_row, place, spec, skip))
+
+    def selective_scan(
+        self, q: Node, k: Node, v: Node, step: Node, rates: object, skip: object, place: StatePlace
+    ) -> Node:
+        inputs = (q, k, v, step)
+        return self._record(SelectiveScan(inputs, v.width, v.per_row, rates, skip, place))
 
     def experts(
         self, x: Node, logits: Node, weights: ExpertWeights[ExpertsHandle], spec: ExpertSpec

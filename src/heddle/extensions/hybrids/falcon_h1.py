@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from heddle.extensions.hybrids import names
 from heddle.extensions.hybrids.config import falcon_h1 as config
-from heddle.extensions.hybrids.mamba import Mamba2, mamba2
+from heddle.extensions.hybrids.mamba2_mixer import Mamba2, mamba2
 from heddle.models.base import read_sizes
 from heddle.models.blocks import Attention, Layer
 from heddle.models.decoder import Decoder
@@ -23,7 +23,7 @@ from heddle.weights.gguf.names import GGUFNames
 from heddle.weights.huggingface.names import FolderNames
 
 if TYPE_CHECKING:
-    from heddle.extensions.hybrids.mamba import Mamba2Weights
+    from heddle.extensions.hybrids.mamba2_mixer import Mamba2Weights
     from heddle.models.blocks import AttentionWeights
     from heddle.models.ops import Loader, Ops
     from heddle.state import StateKind

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from heddle.extensions.decoders import granite
 from heddle.extensions.hybrids import names
 from heddle.extensions.hybrids.config import granite as config
-from heddle.extensions.hybrids.mamba import mamba2
+from heddle.extensions.hybrids.mamba2_mixer import mamba2
 from heddle.models.family import Family
 from heddle.weights.gguf.names import INTERLEAVED, GGUFNames
 from heddle.weights.huggingface.names import FolderNames

@@ -7,20 +7,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from heddle.executor import ModelShape
 from heddle.extensions.hybrids import names
 from heddle.extensions.hybrids.config import mamba2 as config
-from heddle.extensions.hybrids.mamba import mamba2
-from heddle.models.blocks import Layer
-from heddle.models.decoder import Decoder
+from heddle.extensions.hybrids.layers import recurrent_decoder
+from heddle.extensions.hybrids.mamba2_mixer import mamba2
 from heddle.models.family import Family
-from heddle.state import NO_SHAPE
 from heddle.weights.gguf.names import GGUFNames
 from heddle.weights.huggingface.names import FolderNames
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from heddle.models.decoder import Decoder
     from heddle.weights.hyperparameters import Hyperparameters
 
 
@@ -31,23 +29,12 @@ def build(hyperparameters: Hyperparameters, context: int) -> Decoder:
         ModelFileError: a hyperparameter is missing or contradicts another.
     """
     read = hyperparameters
-    shape = ModelShape(
-        layers=read.integer("layers"),
-        kv_heads=NO_SHAPE.heads,
-        head_dim=NO_SHAPE.dim,
-        vocabulary=read.integer("vocabulary"),
-        context=read.integer("context"),
-        width=read.integer("width"),
-    )
-    eps = read.number("norm_eps")
-    layer = Layer(mamba2(read, shape.width, eps), None, eps)
-    return Decoder(shape, (layer,) * shape.layers, eps)
+    mixer = mamba2(read, read.integer("width"), read.number("norm_eps"))
+    return recurrent_decoder(read, mixer)
 
 
-def _read_layers(values: dict[str, Any], metadata: Mapping[str, object]) -> None:
-    """All layers have a recurrence."""
-    if isinstance(values.get("layers"), int):
-        values["recurrent_layers"] = [True] * values["layers"]
+def _read_gguf(values: dict[str, Any], metadata: Mapping[str, object]) -> None:
+    names.recurrent_in_all(values)
 
 
 FAMILY = Family(
@@ -56,7 +43,7 @@ FAMILY = Family(
         "mamba2": GGUFNames(
             layer=names.GGUF_ONE_PART,
             tensors=names.GGUF_VECTORS,
-            read=_read_layers,
+            read=_read_gguf,
         )
     },
     hf={

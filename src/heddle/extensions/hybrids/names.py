@@ -19,6 +19,9 @@ GGUF_VECTORS = {
     "mixer.step_bias.weight": "ssm_dt.bias",
     "mixer.skip.weight": "ssm_d",
 }
+GGUF_SCAN = {"mixer.scan_inputs": "ssm_x", "mixer.step": "ssm_dt"}
+"""Parts that Mamba has beside those of Mamba-2."""
+GGUF_STEP_RANK = {"state.step_rank": "ssm.time_step_rank"}
 GGUF_ONE_PART = GGUF_MAMBA | {"norm": "attn_norm", "attention_norm": ""}
 """Parts of layers of one part."""
 
@@ -51,6 +54,27 @@ def folder_vectors(part: str) -> dict[str, str]:
         "mixer.step_bias.weight": f"{part}.dt_bias",
         "mixer.skip.weight": f"{part}.D",
     }
+
+
+def folder_scan(part: str) -> dict[str, str]:
+    """Parts that a Mamba mixer, which folders call `part`, has beside those of Mamba-2."""
+    return {"mixer.scan_inputs": f"{part}.x_proj", "mixer.step": f"{part}.dt_proj"}
+
+
+def folder_scan_vectors(part: str) -> dict[str, str]:
+    """Vectors of a Mamba mixer that folders call `part`. The bias of the step sizes is one."""
+    return folder_vectors(part) | {"mixer.step_bias.weight": f"{part}.dt_proj.bias"}
+
+
+def recurrent_in_all(values: dict[str, Any]) -> None:
+    """All layers have a recurrence."""
+    if isinstance(values.get("layers"), int):
+        values["recurrent_layers"] = [True] * values["layers"]
+
+
+def channels_as_heads(values: dict[str, Any]) -> None:
+    """Each channel of Mamba is a head of one element; the file has the rank under heads' key."""
+    values["state.heads"] = values.get("state.inner")
 
 
 def recurrent_without_heads(values: dict[str, Any], metadata: Mapping[str, object]) -> None:

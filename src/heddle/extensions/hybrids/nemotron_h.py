@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from heddle.extensions.hybrids import names
 from heddle.extensions.hybrids.config import nemotron_h as config
-from heddle.extensions.hybrids.mamba import mamba2
+from heddle.extensions.hybrids.mamba2_mixer import mamba2
 from heddle.models.base import read_sizes
 from heddle.models.blocks import Attention, Layer
 from heddle.models.decoder import Decoder

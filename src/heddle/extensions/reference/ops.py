@@ -374,6 +374,27 @@ class ReferenceOps:
             y += skip.values[:, None] * values
         return y.reshape(v.shape)
 
+    def selective_scan(
+        self,
+        q: Array,
+        k: Array,
+        v: Array,
+        step: Array,
+        rates: Weight,
+        skip: Weight,
+        place: StatePlace,
+    ) -> Array:
+        by_state = rates.values.reshape(v.shape[1], -1).T
+        y, row = np.empty_like(v), 0
+        for run in self._runs:
+            state = run.cache.fixed(place).reshape(by_state.shape)
+            for t in range(row, row + len(run.tokens)):
+                state *= np.exp(step[t] * by_state)
+                state += np.outer(k[t], step[t] * v[t])
+                y[t] = q[t] @ state
+            row += len(run.tokens)
+        return y + skip.values * v
+
     def experts(
         self, x: Array, logits: Array, weights: ExpertWeights[Any], spec: ExpertSpec
     ) -> Array:

@@ -16,7 +16,7 @@ from heddle.extensions.torch.attention import Shape, attend
 from heddle.extensions.torch.constants import Constants
 from heddle.extensions.torch.linear_blocks import Inputs, State, attend_run
 from heddle.extensions.torch.open_blocks import BLOCK, with_rows
-from heddle.extensions.torch.recurrence import convolve
+from heddle.extensions.torch.recurrence import Scanned, convolve, scan
 from heddle.extensions.torch.routing import choose
 from heddle.extensions.torch.tiles import multiply, padded
 
@@ -252,6 +252,26 @@ class TorchOps:
             len(v), spec.heads, -1
         )
         return by_head.reshape(v.shape)
+
+    def selective_scan(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        step: Tensor,
+        rates: Tensor,
+        skip: Tensor,
+        place: StatePlace,
+    ) -> Tensor:
+        self._check()
+        y, by_state = skip * v, rates.reshape(v.shape[1], -1).T
+        for rows, chunk in self._layout.runs:
+            certain = len(chunk.tokens) - chunk.uncertain
+            inputs = Scanned(q[rows], k[rows], v[rows], step[rows])
+            found, kept, last = scan(inputs, by_state, self._states.part(chunk, place), certain)
+            y[rows] += found
+            self._remember(chunk, place, kept, last)
+        return y
 
     def experts(
         self, x: Tensor, logits: Tensor, weights: ExpertWeights[Stack], spec: ExpertSpec

@@ -1,10 +1,15 @@
-"""Convolutions of consecutive tokens on torch tensors. Each element has its own sum of taps."""
+"""Convolutions and selective scans of consecutive tokens on torch tensors.
+
+Each element has its own sum of taps, and each token of a scan is computed alone.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
+
+from heddle.extensions.torch.functions import exp, total
 
 if TYPE_CHECKING:
     from heddle.extensions.torch.weights import Filters
@@ -26,3 +31,30 @@ def convolve(
     if filters.bias is not None:
         y = y + filters.bias
     return y, past[certain : certain + before].flatten(), past[len(x) :].flatten()
+
+
+class Scanned(NamedTuple):
+    """Consecutive tokens (T, ...) of one sequence; see `heddle.models.ops.Ops.selective_scan`."""
+
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    step: torch.Tensor
+
+
+def scan(
+    inputs: Scanned, rates: torch.Tensor, state: torch.Tensor, certain: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """A selective scan with `rates` (m, n), without the skipped values.
+
+    `state` is the flat state (m, n) before the tokens. Returns y (T, n), the state after `certain`
+    tokens and the state after all.
+    """
+    y, now = torch.empty_like(inputs.v), state.view(rates.shape)
+    kept = now
+    for t, (q, k, v, step) in enumerate(zip(*inputs, strict=True)):
+        now = exp(step * rates) * now + k[:, None] * (step * v)
+        y[t] = total(q[:, None] * now, 0)[0]
+        if t + 1 == certain:
+            kept = now
+    return y, kept.flatten(), now.flatten()

@@ -57,6 +57,8 @@ class TritonOps(TorchOps):
 
     @staticmethod
     def obstacle(node: Node) -> str:
+        if isinstance(node, recording.SelectiveScan):
+            return "a selective scan goes from token to token"
         biased = isinstance(node, recording.Attend) and node.spec.bias is not None
         return "a bias by distance waits for the step's positions" if biased else ""
 

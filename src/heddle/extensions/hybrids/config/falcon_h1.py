@@ -11,7 +11,7 @@ import math
 from typing import TYPE_CHECKING
 
 from heddle.errors import ModelFileError, UnsupportedModelError
-from heddle.extensions.hybrids.config.mamba import check_mixer, product
+from heddle.extensions.hybrids.config.mixers import check_mixer, product
 
 if TYPE_CHECKING:
     from heddle.weights.huggingface.json_files import Config

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from heddle.errors import UnsupportedModelError
-from heddle.extensions.hybrids.config.mamba import check_mixer
-from heddle.weights.huggingface.values import scaled
+from heddle.extensions.hybrids.config.mixers import check_mixer, expanded
 
 if TYPE_CHECKING:
     from heddle.weights.huggingface.json_files import Config
@@ -19,9 +18,9 @@ def sizes(config: Config) -> Config:
         UnsupportedModelError: step sizes have a limit, or positions have a type that is not known.
     """
     found: Config = {}
-    expand, width = config.get("mamba_expand", 2), config.get("hidden_size")
-    if isinstance(expand, int | float) and isinstance(width, int):
-        found["state.inner"] = scaled("mamba_expand", expand, width)
+    inner = expanded(config, "mamba_expand")
+    if inner is not None:
+        found["state.inner"] = inner
     check_mixer(config, "hidden_act")
     positions = config.get("position_embedding_type")
     if positions not in (None, "nope", "rope"):

@@ -1,42 +1,34 @@
-"""Readers of config.json for Mamba-2 layers, shared by all families."""
+"""Readers of the keys of config.json that Mamba and FalconMamba have."""
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
-from heddle.errors import UnsupportedModelError
+from heddle.extensions.hybrids.config.mixers import UNBOUNDED, check_mixer, expanded, step_rank
 
 if TYPE_CHECKING:
     from heddle.weights.huggingface.json_files import Config
 
-_NO_LIMITS = (
-    None,
-    [0.0, math.inf],
-    [0.0, {"__float__": "Infinity"}],  # as `transformers` 5 writes it
-)
 
+def sizes(config: Config) -> Config:
+    """The channels and step sizes of the recurrence, which all layers have, and norms.
 
-def check_mixer(config: Config, activation: str) -> None:
-    """Check that steps have no limits, and that the activation under this key is SiLU.
+    `intermediate_size` wins over `expand`, as in `transformers`.
 
     Raises:
-        UnsupportedModelError: they have limits, or it is another one.
+        ModelFileError: a factor is out of range.
+        UnsupportedModelError: the recurrence has a form that is not supported.
     """
-    _check(config, "time_step_limit", _NO_LIMITS, "[0, Infinity]")
-    _check(config, activation, (None, "silu", "swish"), "silu")
-
-
-def _check(config: Config, key: str, supported: tuple[object, ...], text: str) -> None:
-    value = config.get(key)
-    if value not in supported:
-        raise UnsupportedModelError(
-            f"config.json: {key} {value!r} is not supported; supported: {text}", param=key
-        )
-
-
-def product(config: Config, *keys: str) -> int | None:
-    """The product of the whole numbers under `keys`; None if one of them is no whole number."""
-    values = [config.get(key) for key in keys]
-    whole = [value for value in values if type(value) is int]
-    return math.prod(whole) if len(whole) == len(keys) else None
+    check_mixer(config, "hidden_act")
+    found: Config = {"context": UNBOUNDED}
+    layers = config.get("num_hidden_layers")
+    if type(layers) is int:
+        found["recurrent_layers"] = [True] * layers
+    if config.get("model_type") == "falcon_mamba" and config.get("mixer_rms_eps") is None:
+        found["state.norm_eps"] = 1e-6
+    channels = config.get("intermediate_size") or expanded(config, "expand")
+    return (
+        found
+        | step_rank(config, "time_step_rank")
+        | {"state.inner": channels, "state.heads": channels}
+    )

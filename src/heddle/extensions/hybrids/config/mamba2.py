@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from heddle.extensions.hybrids.config.mamba import check_mixer, product
+from heddle.extensions.hybrids.config.mixers import UNBOUNDED, check_mixer, product
 
 if TYPE_CHECKING:
     from heddle.weights.huggingface.json_files import Config
-
-
-_CONTEXT = 1 << 20
-"""Most tokens of a sequence. The state sets no limit; llama.cpp's converter writes this number."""
 
 
 def sizes(config: Config) -> dict[str, object]:
@@ -21,7 +17,7 @@ def sizes(config: Config) -> dict[str, object]:
         UnsupportedModelError: the recurrence has a form that is not supported.
     """
     check_mixer(config, "hidden_act")
-    found: dict[str, object] = {"context": _CONTEXT}
+    found: dict[str, object] = {"context": UNBOUNDED}
     layers, inner = config.get("num_hidden_layers"), product(config, "num_heads", "head_dim")
     if type(layers) is int:
         found["recurrent_layers"] = [True] * layers

@@ -161,6 +161,14 @@ class _Cutter:
                 return replace(node, inputs=self._every(node), weights=self._stacks(weights))
             case recording.Attend() | recording.LatentAttend() | recording.LinearAttend():
                 return self._attention(node, width)
+            case recording.SelectiveScan(rates=rates, skip=skip, place=place):
+                return replace(
+                    node,
+                    inputs=self._every(node),
+                    rates=self._load(rates),
+                    skip=self._load(skip),
+                    place=self._places[place],
+                )
             case recording.TakeColumns() if parts is not None:
                 size, stride = node.width // node.heads, node.inputs[0].width // node.heads
                 wanted = parts // size * stride + node.first + parts % size
@@ -321,7 +329,7 @@ def _places(
     """The state of a rank, and the places of its parts, for each layer with a fixed-size state."""
     of_layer: dict[int, list[tuple[StatePlace, int]]] = {}
     for node in forward.nodes:
-        if isinstance(node, recording.CausalConv | recording.LinearAttend):
+        if isinstance(node, recording.KEEP_STATES):
             count = node.place.count
             if division is not None and node in division.parts:
                 count = count * len(division.parts[node][rank]) // node.width
