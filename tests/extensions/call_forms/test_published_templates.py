@@ -112,7 +112,8 @@ def answer_in(template: ChatTemplate, message: dict[str, Any]) -> tuple[str, str
     if common.rfind("<") > common.rfind(">"):  # the prompt opens reasoning, the history closes it
         common = common[: common.rfind("<")]
     text, end = whole[len(common) :].rstrip(), plain.rpartition("Fine.")[2].strip()
-    while not text.endswith(end):  # marks of the text come before the mark of the end
+    # Marks of the text come before the mark of the end. Kimi K3's marks end with a separator.
+    while not text.endswith(end) or end.startswith("<|sep|>"):
         end = end[max(end.find("<", 1), 0) or len(end) :]
     for mark in (end, *ENDS):
         text = text.removesuffix(mark)
@@ -227,6 +228,7 @@ SPOKEN = [name for name, form in FORMS.items() if form != "generic" and name not
 SERVED = {
     "GLM-4.6": "two",
     "Kimi-K2-Thinking": "two",
+    "Kimi-K3": "two",
     "LFM2.5-8B-A1B": "two",
     "mistralai-Ministral-3-14B-Reasoning-2512": "two",
     "openai-gpt-oss-120b": "strings",

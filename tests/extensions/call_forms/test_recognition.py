@@ -15,6 +15,7 @@ from heddle.extensions.call_forms.glm import Glm
 from heddle.extensions.call_forms.hunyuan import Hunyuan, HunyuanOpen
 from heddle.extensions.call_forms.json_list import Granite, Nemotron, ToolCalls
 from heddle.extensions.call_forms.kimi import Kimi
+from heddle.extensions.call_forms.kimi_k3 import KimiK3
 from heddle.extensions.call_forms.lfm2 import Lfm2
 from heddle.extensions.call_forms.llama import Llama4, LlamaPython
 from heddle.extensions.call_forms.minicpm5 import MiniCpm5
@@ -115,6 +116,7 @@ def test_a_template_may_take_functions_under_another_name() -> None:
         (">>>all", Functionary()),
         ("</think><response><tool_call>", Ernie()),
         ("<|begin|>assistant<|tool_call:begin|><|tool_call:args|>", SolarOpen()),
+        ("<|open|><|close|><|sep|><|end_of_msg|>", KimiK3()),
     ],
 )
 def test_a_form_of_whole_answers_needs_no_functions(shown: str, form: CallForm) -> None:

@@ -15,6 +15,7 @@ _FORMS = (
     "hunyuan",
     "json_list",
     "kimi",
+    "kimi_k3",
     "lfm2",
     "llama",
     "minicpm5",

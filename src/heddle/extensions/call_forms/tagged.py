@@ -240,12 +240,16 @@ class Tagged(CallForm):
         properties |= named if isinstance(named, dict) else {}
         written = []
         for key, part in properties.items():
-            head = mark(f"{self.before_key}{key}")
+            head = self._parameter_head(key, mark)
             one = f"{head} {self._rest_lark(part, schema, mark)} SPACE?"
             written.append(one if key in required else f"({one})?")
         if root.get("additionalProperties") is not False:
             written.append("parameter*")
         return " ".join(written)
+
+    def _parameter_head(self, key: str, mark: Mark) -> str:
+        """Lark for a key and the tag before it."""
+        return mark(f"{self.before_key}{key}")
 
     def _rest_lark(self, part: Any, root: Schema, mark: Mark) -> str:
         """Lark for what comes after a key that the schema `part` of `root` describes."""
