@@ -305,7 +305,8 @@ class LayerWeights(Generic[W]):
 class Layer:
     """A mixer, then a feed-forward layer. Each has norms and is added to the hidden state.
 
-    A layer may have only one of these parts. Then the norm before it is called `norm`.
+    A layer may have only one of these parts, or none. The norm before a part alone may be called
+    `norm`.
 
     Attributes:
         mixer: the first part; None: no such part.
@@ -335,7 +336,7 @@ class Layer:
         mixer, mlp = self.mixer, self.mlp
         before = self.norms not in (NormPlacement.AFTER, NormPlacement.SUM)
         after = self.norms is not NormPlacement.BEFORE
-        both = mixer is not None and mlp is not None
+        alone = not (mixer and mlp) and loader.has(f"{name}.norm")
         second = before and not (self.parallel and not loader.has(f"{name}.mlp_norm"))
 
         def norm(
@@ -346,10 +347,10 @@ class Layer:
             return load_norm(loader, f"{name}.{label}", part.width, centred=self.centred)
 
         return LayerWeights(
-            attention_norm=norm(mixer, "attention_norm" if both else "norm", placed=before),
+            attention_norm=norm(mixer, "norm" if alone else "attention_norm", placed=before),
             mixer=mixer.load(loader, name) if mixer else None,
             after_attention=norm(mixer, "post_attention_norm", placed=after),
-            mlp_norm=norm(mlp, "mlp_norm" if both else "norm", placed=second),
+            mlp_norm=norm(mlp, "norm" if alone else "mlp_norm", placed=second),
             mlp=mlp.load(loader, f"{name}.mlp") if mlp else None,
             after_mlp=norm(mlp, "post_mlp_norm", placed=after),
         )

@@ -19,6 +19,7 @@ EXTENSION = Extension(
         "heddle.extensions.decoders.minicpm:FAMILY",
         "heddle.extensions.decoders.minimax_m2:FAMILY",
         "heddle.extensions.decoders.minimax_m3:FAMILY",
+        "heddle.extensions.decoders.nemotron_nas:FAMILY",
         "heddle.extensions.decoders.qwen2_moe:FAMILY",
         "heddle.extensions.decoders.qwen2_vl:FAMILY",
         "heddle.extensions.decoders.qwen3_vl:FAMILY",
