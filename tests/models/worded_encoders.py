@@ -33,10 +33,14 @@ def write_encoder(folder: Path, labels: list[str] | None = None, **config: Any) 
             state[name] = stream.standard_normal(shape).astype(np.float32)
         write_safetensors(folder / "model.safetensors", state)
     words = WORDS + [f"word{id}" for id in range(VOCABULARY - len(WORDS))]
-    special = [{"id": id, "content": WORDS[id], "special": True} for id in range(4)]
-    parts = [{"SpecialToken": {"id": "[CLS]"}}, {"Sequence": {"id": "A"}}]
-    end = {"SpecialToken": {"id": "[SEP]"}}
+    as_is = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    special = [{"id": id, "content": WORDS[id], "special": True, **as_is} for id in range(4)]
+    begin = {"SpecialToken": {"id": "[CLS]", "type_id": 0}}
+    end = {"SpecialToken": {"id": "[SEP]", "type_id": 0}}
+    parts = [begin, {"Sequence": {"id": "A", "type_id": 0}}, end]
+    last = {"SpecialToken": {"id": "[SEP]", "type_id": 1}}
     tokenizer = {
+        "version": "1.0",
         "added_tokens": special,
         "normalizer": {
             "type": "BertNormalizer",
@@ -48,8 +52,8 @@ def write_encoder(folder: Path, labels: list[str] | None = None, **config: Any) 
         "pre_tokenizer": {"type": "BertPreTokenizer"},
         "post_processor": {
             "type": "TemplateProcessing",
-            "single": [*parts, end],
-            "pair": [*parts, end, {"Sequence": {"id": "B"}}, end],
+            "single": parts,
+            "pair": [*parts, {"Sequence": {"id": "B", "type_id": 1}}, last],
             "special_tokens": {
                 WORDS[id]: {"id": WORDS[id], "ids": [id], "tokens": [WORDS[id]]}
                 for id in (CLS, SEP)

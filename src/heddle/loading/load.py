@@ -115,6 +115,7 @@ def _load(
         judge,
         tuple(checkpoint.hyperparameters.get("labels", ())),  # type: ignore[arg-type]
         str(checkpoint.hyperparameters.get("problem_type", "")),
+        checkpoint.hyperparameters.get("dense.activations") is not None,
     )
 
 
@@ -134,15 +135,16 @@ def same_vocabulary(one: Tokenizer, other: Tokenizer) -> bool:
 def _pooling(config: EngineConfig, checkpoint: Checkpoint) -> Pooling | None:
     """The pooling from the settings, else from the checkpoint, else the mean.
 
-    None for a model that was trained to rank documents. A classifier has one of its own.
+    None for a model that was trained to rank documents. A model that pools by itself has its own.
 
     Raises:
         UnsupportedModelError: the checkpoint names another pooling, and the settings name none.
     """
     read = checkpoint.hyperparameters
-    if read.get("labels"):
-        return Pooling.CLS
-    named = read.get("pooling", "mean") if config.pooling == "auto" else config.pooling
+    bends, own = read.get("dense.activations") is not None, read.get("pooling", "mean")
+    if read.get("labels") or (bends and own == "mean"):
+        return Pooling.CLS  # of rows that the model has made of the whole text
+    named = own if bends or config.pooling == "auto" else config.pooling
     if named == "rank":
         return None
     try:

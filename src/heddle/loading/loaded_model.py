@@ -70,6 +70,7 @@ class LoadedModel:
         labels: names of a classifier's classes, whose logits are the vector of a text; empty: the
             model is no classifier. A cross-encoder has one.
         problem_type: what these logits mean, in the words of `transformers`; may be empty.
+        bends_vectors: whether an activation follows the pooling, so that no other one is possible.
     """
 
     info: ModelInfo
@@ -84,6 +85,7 @@ class LoadedModel:
     documents_judge: Judge | None = None
     labels: tuple[str, ...] = ()
     problem_type: str = ""
+    bends_vectors: bool = False
 
     def sampling_params(self, **given: Any) -> SamplingParams:
         """Sampling parameters: the values in `given`, else the model's defaults.

@@ -111,6 +111,7 @@ HYPERPARAMETERS = {
     "causal": "whether tokens see no later tokens; if not, the model is an encoder",
     "dense.0.width": "width of the result of the first dense layer of embeddings",
     "dense.1.width": "width of the result of the second one",
+    "dense.activations": "their activations, which may be empty; absent: none has any",
     "pooling": "how an embedding is computed: mean, cls, last; rank: scores of documents",
     "positions": "how tokens know their positions: table, rotary or slopes (ALiBi)",
     "gated": "whether feed-forward layers have gates",
@@ -131,6 +132,7 @@ _SIZES = (
     *("state.heads", "state.groups", "state.key_dim", "state.value_dim", "state.inner"),
     *("state.taps", "state.step_rank", "experts", "experts_used", "expert_latent"),
     *("shared_experts", "expert_groups", "expert_groups_used", "expert_group_best"),
+    *("dense.0.width", "dense.1.width"),
 )
 """Sizes of which something is made before a tensor of the size is claimed. A width of feed-forward
 layers is not among them: a file may name one that its model does not use."""

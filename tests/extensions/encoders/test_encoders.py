@@ -147,7 +147,7 @@ def test_a_classifier_names_its_classes(tmp_path: Path) -> None:
         model = engine.model
         assert (model.labels, model.problem_type) == (("no", "maybe", "yes"), "regression")
         assert model.pooling is Pooling.CLS
-        with pytest.raises(InvalidRequestError, match=r"is a classifier: .* pooling mean is not"):
+        with pytest.raises(InvalidRequestError, match=r"as a whole .* pooling mean is not"):
             engine.embed(TEXTS[0], EmbeddingParams(Pooling.MEAN))
 
 

@@ -205,9 +205,9 @@ def prepare(
                 " last",
                 param="pooling",
             )
-        if model.labels and pooling is not Pooling.CLS:
+        if (model.labels or model.bends_vectors) and pooling is not model.pooling:
             raise InvalidRequestError(
-                f"{model.info.id} is a classifier: it reads a text as a whole, so pooling"
+                f"{model.info.id} reads a text as a whole in its own way, so pooling"
                 f" {pooling.value} is not supported. Leave pooling out",
                 param="pooling",
             )

@@ -107,6 +107,9 @@ class Encoder(Decoder):
         embedding_eps: epsilon of the norm of embeddings.
         has_last_norm: whether a norm follows the last layer.
         classifier: what makes logits of a text; None: the model makes embeddings.
+        width: width of the hidden states. Embeddings may have another one, that of `shape`.
+        activations: of the dense layers; they may be empty.
+        dense_of_mean: whether dense layers read the mean of all tokens.
         of_first: whether texts are mostly read at their first token. Then the feed-forward part of
             the last layer computes the rows that are read, not all.
     """
@@ -117,11 +120,15 @@ class Encoder(Decoder):
     embedding_eps: float
     has_last_norm: bool = False
     classifier: Classifier | None = None
+    width: int
+    activations: tuple[str, ...] = ()
+    dense_of_mean: bool = False
     of_first: bool = False
 
     def load(self, loader: Loader[W]) -> EncoderWeights[W]:
         """Claim all tensors."""
-        vocabulary, width = self.shape.vocabulary, self.shape.width
+        vocabulary, width = self.shape.vocabulary, self.width
+        inputs = (width, *self.dense_widths)
         rows = self.shape.context + (self.first_position or 0)
         has_positions = self.first_position is not None
         if loader.has("layers.0.attention.q_norm"):
@@ -138,6 +145,10 @@ class Encoder(Decoder):
                 else embedding
             ),
             output=embedding,
+            dense=tuple(
+                loader.linear(f"dense.{i}", size, inputs[i])
+                for i, size in enumerate(self.dense_widths)
+            ),
             positions=loader.embedding("positions", rows, width) if has_positions else None,
             segments=(
                 loader.embedding("segments", self.segments, width)
@@ -159,9 +170,9 @@ class Encoder(Decoder):
         return apply_norm(ops, weights.embedding_norm, x, self.embedding_eps)
 
     def forward(self, ops: Ops[A, W], weights: Any, batch: Batch[A]) -> A:
-        """Last hidden states (R, width) of the batch's rows, or logits (R, labels)."""
+        """Last hidden states (R, width) of the batch's rows, or what is made of them."""
         x = self.embedded(ops, weights, batch)
-        of_mean = self.classifier is not None and self.classifier.of_mean
+        of_mean = self.classifier.of_mean if self.classifier else self.dense_of_mean
         if self.of_first and not of_mean:
             x = self._hidden_of_rows(ops, weights, batch, x)
         else:
@@ -173,6 +184,9 @@ class Encoder(Decoder):
             x = ops.take_rows(ops.mean_rows(x), batch.rows)
         if self.classifier is not None:
             x = self.classifier.forward(ops, weights.classifier, x)
+        for matrix, activation in zip(weights.dense, self.activations, strict=True):
+            x = ops.linear(x, matrix)
+            x = ops.activate(x, activation) if activation else x
         return x
 
     def _hidden_of_rows(self, ops: Ops[A, W], weights: Any, batch: Batch[A], x: A) -> A:
@@ -210,16 +224,39 @@ def build(hyperparameters: Hyperparameters, context: int) -> Encoder:
     def layer(mlp: FeedForward) -> Layer:
         return Layer(attention, mlp, eps, NormPlacement.SUM, centred=True)
 
-    return Encoder(
+    model = Encoder(
         shape,
         tuple(layer(experts or dense) for experts in _experts(read, sizes)),
         eps,
+        width=shape.width,
         first_position=read.count("first_position") if kind == "table" else None,
         segments=read.integer("segments", 1),
         separator=read.count("separator") if read.get("separator") is not None else -1,
         embedding_eps=eps,
         classifier=classifier_of(read, sizes),
         of_first=reads_first(read),
+    )
+    return with_dense_layers(model, read)
+
+
+def with_dense_layers(model: Encoder, hyperparameters: Hyperparameters) -> Encoder:
+    """The model with the dense layers of a folder, which follow the pooling.
+
+    A layer without an activation may precede a mean, too: the mean of its results is its result of
+    the mean.
+    """
+    read, names = hyperparameters, ("dense.0.width", "dense.1.width")
+    widths = tuple(read.integer(name) for name in names if read.get(name) is not None)
+    if not widths:
+        return model
+    listed = read.get("dense.activations")
+    activations = tuple(map(str, listed)) if isinstance(listed, list) else ("",) * len(widths)
+    return replace(
+        model,
+        shape=replace(model.shape, width=widths[-1]),
+        dense_widths=widths,
+        activations=activations,
+        dense_of_mean=any(activations) and read.get("pooling") == "mean",
     )
 
 

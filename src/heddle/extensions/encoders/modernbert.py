@@ -18,6 +18,7 @@ from heddle.extensions.encoders.encoder import (
     encoder_sizes,
     feed_forward,
     reads_first,
+    with_dense_layers,
 )
 from heddle.extensions.encoders.files import (
     ACTIVATIONS,
@@ -81,15 +82,17 @@ def build(hyperparameters: Hyperparameters, context: int) -> Encoder:
         attention = Attention(shape.width, own, nearby if window else everywhere)
         return (Layer if number else _FirstLayer)(attention, mlp, eps, centred=True)
 
-    return Encoder(
+    model = Encoder(
         shape,
         tuple(starmap(layer, enumerate(read_windows(read, shape.layers)))),
         eps,
+        width=shape.width,
         embedding_eps=eps,
         has_last_norm=True,
         classifier=classifier_of(read, sizes),
         of_first=reads_first(read),
     )
+    return with_dense_layers(model, read)
 
 
 def _windowed(layers: object, period: object) -> dict[str, object]:

@@ -81,17 +81,17 @@ def _dense_widths(hyperparameters: Hyperparameters, sizes: Sizes) -> tuple[int, 
     """Widths of the results of the dense layers.
 
     Raises:
-        UnsupportedModelError: embeddings would have another width than the model.
+        UnsupportedModelError: embeddings would have another width, or a layer has an activation.
     """
     read, names = hyperparameters, ("dense.0.width", "dense.1.width")
     if sizes.shape.causal or read.get(names[0]) is None:
         return ()
     widths = tuple(read.integer(name) for name in names if read.get(name) is not None)
-    if widths[-1] != sizes.shape.width:
+    if widths[-1] != sizes.shape.width or read.get("dense.activations"):
         label = read.label(names[len(widths) - 1])
         raise UnsupportedModelError(
             f"{label} {widths[-1]} is not supported: the last dense layer must have the model's"
-            f" width, {sizes.shape.width}",
+            f" width, {sizes.shape.width}, and none an activation",
             param=label,
         )
     return widths

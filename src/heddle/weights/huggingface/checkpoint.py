@@ -62,7 +62,7 @@ class HuggingFaceCheckpoint(Closing):
         self.prompts: Mapping[str, str] = dict(self._modules.prompts)
         self.default_prompt = self.prompts.get(self._modules.default_prompt or "", "")
         self.chat_template = chat_template_of(folder)
-        dense = [place for place, _ in self._modules.dense]
+        dense = [place for place, *_ in self._modules.dense]
         self._stored = StoredTensors(folder, self.config, dense)
         self.check_unchanged = self._stored.check_unchanged
         try:

@@ -113,7 +113,9 @@ def hyperparameters_of(config: Config, modules: SentenceModules, bounds: Bounds)
         values["causal"] = False
     if modules.pooling is not None:
         values["pooling"] = modules.pooling
-    values |= {f"dense.{i}.width": width for i, (_, width) in enumerate(modules.dense)}
+    values |= {f"dense.{i}.width": width for i, (_, width, _) in enumerate(modules.dense)}
+    if any(activation for *_, activation in modules.dense):
+        values["dense.activations"] = [activation for *_, activation in modules.dense]
     return Hyperparameters(values, partial(_label, keys), bounds)
 
 

@@ -23,7 +23,11 @@ _POOLING = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_lasttoken": "last",
 }
-_IDENTITY = "torch.nn.modules.linear.Identity"
+_ACTIVATIONS = {
+    "torch.nn.modules.linear.Identity": "",
+    "torch.nn.modules.activation.Tanh": "tanh",
+}
+_ORDER = ("Transformer", "Pooling", "Dense", "Normalize")
 _MOST_DENSE = 2
 
 
@@ -33,13 +37,13 @@ class SentenceModules:
 
     Attributes:
         pooling: "mean", "cls" or "last"; None if the folder does not say.
-        dense: folder and output width of each dense layer.
+        dense: folder, output width and activation of each dense layer; the activation may be empty.
         prompts: texts to put before an input, by name.
         default_prompt: name of the prompt for inputs without one; None: no prompt.
     """
 
     pooling: str | None = None
-    dense: tuple[tuple[str, object], ...] = ()
+    dense: tuple[tuple[str, object, str], ...] = ()
     prompts: tuple[tuple[str, str], ...] = ()
     default_prompt: str | None = None
 
@@ -51,22 +55,29 @@ def read_sentence_modules(folder: Path) -> SentenceModules:
         ModelFileError: a file is damaged.
         UnsupportedModelError: a module does something that Heddle does not.
     """
-    pooling, dense = None, []
-    for kind, path in _modules(folder):
+    pooling, dense, modules = None, [], _modules(folder)
+    for kind, path in modules:
         if kind == "Pooling":
             pooling = _pooling(folder / path / "config.json")
         elif kind == "Dense":
-            dense.append((path, _dense_width(folder / path / "config.json")))
-        elif kind not in {"Transformer", "Normalize"}:
+            dense.append((path, *_dense(folder / path / "config.json")))
+        elif kind not in _ORDER:
             raise UnsupportedModelError(
-                f"{folder / _MODULES}: module {kind} is not supported; supported: Transformer,"
-                " Pooling, Dense, Normalize",
+                f"{folder / _MODULES}: module {kind} is not supported; supported:"
+                f" {', '.join(_ORDER)}",
                 param=_MODULES,
             )
     if len(dense) > _MOST_DENSE:
         raise UnsupportedModelError(
             f"{folder / _MODULES}: {len(dense)} Dense modules are not supported; supported: at"
             f" most {_MOST_DENSE}",
+            param=_MODULES,
+        )
+    kinds = [kind for kind, _ in modules]
+    if kinds != sorted(kinds, key=_ORDER.index):
+        raise UnsupportedModelError(
+            f"{folder / _MODULES}: the order {', '.join(kinds)} is not supported; supported:"
+            f" {', '.join(_ORDER)}",
             param=_MODULES,
         )
     prompts = read_optional_json(folder / _PROMPTS)
@@ -114,13 +125,18 @@ def _pooling(path: Path) -> str:
     return known[chosen[0]]
 
 
-def _dense_width(path: Path) -> object:
-    """The width of a dense layer's result, unchecked."""
+def _dense(path: Path) -> tuple[object, str]:
+    """The width of a dense layer's result, unchecked, and its activation."""
     config: Config = read_json(path)
-    activation = config.get("activation_function")
-    if activation != _IDENTITY:
-        raise UnsupportedModelError(
-            f"{path}: activation_function {activation!r} is not supported; supported: {_IDENTITY}",
-            param="activation_function",
-        )
-    return config.get("out_features")
+    supported: dict[str, tuple[object, ...]] = {
+        "activation_function": tuple(_ACTIVATIONS),
+        "use_residual": (None, False),
+    }
+    for key, values in supported.items():
+        if config.get(key) not in values:
+            raise UnsupportedModelError(
+                f"{path}: {key} {config.get(key)!r} is not supported; supported:"
+                f" {', '.join(map(str, values))}",
+                param=key,
+            )
+    return config.get("out_features"), _ACTIVATIONS[str(config["activation_function"])]
