@@ -14,7 +14,7 @@ from tiny_files import SMALL
 
 from heddle.errors import ConfigError
 from heddle.executors.graph.forward import record
-from heddle.executors.graph.recording import ExpertsShare, LinearEach
+from heddle.executors.graph.recording import ExpertsShare, LinearEach, TakeColumns
 from heddle.executors.serving import kept_kinds, load_of
 from heddle.extensions.torch.division.claims import Claims
 from heddle.extensions.torch.division.divide import Division
@@ -24,7 +24,7 @@ from heddle.models.build import build
 from heddle.state import divide
 from heddle.step import Chunk, Scoring, StepPlan
 from heddle.weights.mix import Mix
-from models.tiny import MODELS, qwen3_moe
+from models.tiny import MODELS, mimo_v2, qwen3_moe
 from models.tiny.base import TOKENS
 from models.tiny.llama import PLAIN
 from models.window_pages import windows_of
@@ -161,6 +161,21 @@ def test_ranks_compute_together_what_one_computes(model: TinyModel, tmp_path: Pa
     assert np.median(abs(first - expected)) < 2e-4
     for other in (*others, *together.logits(TOKENS, [1, 5])):
         np.testing.assert_array_equal(other, first)
+
+
+def test_columns_that_zeros_follow_are_not_divided(tmp_path: Path) -> None:
+    """The columns of one head would be those of the next."""
+    checkpoint = mimo_v2.MODELS[0].checkpoint(tmp_path)
+    decoder = build(checkpoint)
+    forward = record(decoder, decoder.load(Claims(checkpoint, MIX, no_constants)))
+    division = Division(forward, 2)
+    padded = [
+        node
+        for node in forward.nodes
+        if isinstance(node, TakeColumns) and node.width > node.inputs[0].width
+    ]
+    assert len(padded) == 4
+    assert not set(padded) & division.parts.keys()
 
 
 def test_a_rank_joins_its_parts_of_matrices(tmp_path: Path) -> None:

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from window_pages import windows_of
 
 from folder_writer import write_safetensors
 from gguf_writer import Tensor
+from heddle import _native
+from heddle.config import EngineConfig
 from heddle.errors import ModelFileError, UnsupportedModelError
+from heddle.executors.cpu.load import load
 from heddle.extensions.reference.model import ReferenceModel
 from heddle.extensions.uneven.attention import UnevenAttention
 from heddle.models.build import build
-from heddle.state import KvShape, Pages, Window
+from heddle.state import KvShape, Pages, Window, pages_for
+from heddle.step import Chunk, StepPlan
 from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint
 from models.tiny import afmoe, laguna, mimo_v2, step3p5
 from models.tiny.base import TOKENS
@@ -262,3 +268,31 @@ def test_the_log_names_tensors_of_mimos_prediction_heads(
     with caplog.at_level(logging.INFO), HuggingFaceCheckpoint.open(folder):
         pass
     assert "1 tensors beside the text model are not used: mtp" in caplog.text
+
+
+@pytest.mark.parametrize("model", [MIMO, STEP, LAGUNA], ids=str)
+def test_bits_are_the_same_at_every_level_and_thread_count(model: Any, tmp_path: Path) -> None:
+    """With quantised matrices. Beyond 256 positions, threads split attention of a single token."""
+    context = 320
+    checkpoint = replace(model, context=context).checkpoint(tmp_path)
+    tokens = [(7 * i * i + 3 * i) % 31 for i in range(context)]
+    ends = [300, 301, 302]
+
+    def logits(isa: str, threads: int, parts: list[int]) -> np.ndarray:
+        config = EngineConfig(
+            slots=1, threads=threads, isa=isa, batch_tokens=context, quantize="q8_0"
+        )
+        executor = load(checkpoint, config)
+        rows, start = {}, 0
+        for end in parts:
+            pages, windows = range(pages_for(end)), windows_of(executor.memory, start, end)
+            chunk = Chunk(0, start, tokens[start:end], pages, sample=True, windows=windows)
+            rows[end] = executor.logits(StepPlan(bindings=(), chunks=(chunk,)))
+            start = end
+        executor.close()
+        return np.concatenate([rows[end] for end in ends])
+
+    expected = logits("portable", 1, ends)
+    assert np.isfinite(expected).all()
+    for isa in _native.isa_levels():
+        assert np.array_equal(logits(isa, 3, [100, 290, *ends]), expected), isa
