@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from heddle.extensions.call_forms.json_list import Granite, Nemotron, ToolCalls
+from heddle.extensions.call_forms.granite import Granite
+from heddle.extensions.call_forms.json_list import Nemotron, ToolCalls
 from heddle.extensions.call_forms.phi4_mini import Phi4Mini
 from heddle.grammars import LARK, Grammar
 from heddle.text.constrained.call_grammar import Callee, answer_grammar, calls_grammar

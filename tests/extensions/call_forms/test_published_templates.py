@@ -227,6 +227,7 @@ def patient_masks(monkeypatch: pytest.MonkeyPatch) -> None:
 SPOKEN = [name for name, form in FORMS.items() if form != "generic" and name not in FAILS]
 SERVED = {
     "GLM-4.6": "two",
+    "ibm-granite-granite-3.3-2B-Instruct": "two",
     "Kimi-K2-Thinking": "two",
     "Kimi-K3": "two",
     "LFM2.5-8B-A1B": "two",

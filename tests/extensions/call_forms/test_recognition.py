@@ -12,8 +12,9 @@ from heddle.extensions.call_forms.ernie import Ernie
 from heddle.extensions.call_forms.functionary import Functionary, FunctionTags
 from heddle.extensions.call_forms.gemma4 import Gemma4
 from heddle.extensions.call_forms.glm import Glm
+from heddle.extensions.call_forms.granite import Granite, Granite32, Granite33
 from heddle.extensions.call_forms.hunyuan import Hunyuan, HunyuanOpen
-from heddle.extensions.call_forms.json_list import Granite, Nemotron, ToolCalls
+from heddle.extensions.call_forms.json_list import Nemotron, ToolCalls
 from heddle.extensions.call_forms.kimi import Kimi
 from heddle.extensions.call_forms.kimi_k3 import KimiK3
 from heddle.extensions.call_forms.lfm2 import Lfm2
@@ -114,6 +115,8 @@ def test_a_template_may_take_functions_under_another_name() -> None:
     ("shown", "form"),
     [
         (">>>all", Functionary()),
+        ("<|tool_call|>[] Here is my thought process: Here is my response:", Granite32()),
+        ("<|tool_call|>[] <think></think><response></response>", Granite33()),
         ("</think><response><tool_call>", Ernie()),
         ("<|begin|>assistant<|tool_call:begin|><|tool_call:args|>", SolarOpen()),
         ("<|open|><|close|><|sep|><|end_of_msg|>", KimiK3()),

@@ -11,6 +11,7 @@ _FORMS = (
     "functionary",
     "gemma4",
     "glm",
+    "granite",
     "harmony",
     "hunyuan",
     "json_list",

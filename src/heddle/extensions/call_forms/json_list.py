@@ -2,19 +2,16 @@
 
     <TOOLCALL>[{"name": ..., "arguments": ...}]</TOOLCALL>      Nemotron Nano 2 and Super 1.5
     <tool_calls>[{"name": ..., "arguments": ...}]</tool_calls>  Hunyuan A13B, Apriel
-    <|tool_call|>[{"name": ..., "arguments": ...}]              Granite 3
 
-Source: the chat templates of these models; for Hunyuan, the one of vLLM's examples. The template of
-Granite 3 was not read.
+Source: the chat templates of these models; for Hunyuan, the one of vLLM's examples.
 """
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from heddle.extensions.call_forms.histories import encodes_arguments, with_contents, with_texts
+from heddle.extensions.call_forms.histories import encodes_arguments, with_texts
 from heddle.text.chat.call_forms import CallForm
 
 if TYPE_CHECKING:
@@ -71,25 +68,9 @@ class ToolCalls(JsonList):
         return messages if self.encodes else with_texts(messages)
 
 
-class Granite(JsonList):
-    """Calls after `<|tool_call|>`. Granite's templates write only the contents of messages."""
-
-    __slots__ = ()
-    marks: ClassVar = ("<|tool_call|>",)
-
-    def history(self, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-        """The messages, with calls in their contents."""
-        return with_contents(messages, self._text_of)
-
-    def _text_of(self, calls: Sequence[Mapping[str, Any]]) -> str:
-        return f"{self.marks[0]}{json.dumps(calls, ensure_ascii=False)}"
-
-
 def form_of(template: str) -> CallForm | None:
     """The form, if `template` writes it."""
     for form in (Nemotron(), ToolCalls(encodes_arguments(template))):
         if f"{form.marks[0]}[" in template:
             return form
-    if Granite.marks[0] in template and "<|/tool_call|>" not in template:
-        return Granite()
     return None
