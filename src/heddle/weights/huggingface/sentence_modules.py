@@ -6,6 +6,7 @@ names are those of sentence-transformers 5 (`sentence_transformers/models/`).
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,8 +28,7 @@ _ACTIVATIONS = {
     "torch.nn.modules.linear.Identity": "",
     "torch.nn.modules.activation.Tanh": "tanh",
 }
-_ORDER = ("Transformer", "Pooling", "Dense", "Normalize")
-_MOST_DENSE = 2
+_ORDER = re.compile("(Transformer )?(Pooling )?(Dense ){0,2}(Normalize )?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,30 +56,18 @@ def read_sentence_modules(folder: Path) -> SentenceModules:
         UnsupportedModelError: a module does something that Heddle does not.
     """
     pooling, dense, modules = None, [], _modules(folder)
+    kinds = [kind for kind, _ in modules]
+    if not _ORDER.fullmatch(" ".join([*kinds, ""])):
+        raise UnsupportedModelError(
+            f"{folder / _MODULES}: modules {', '.join(kinds)} are not supported; supported:"
+            " Transformer, Pooling, at most 2 Dense, Normalize, in this order",
+            param=_MODULES,
+        )
     for kind, path in modules:
         if kind == "Pooling":
             pooling = _pooling(folder / path / "config.json")
         elif kind == "Dense":
             dense.append((path, *_dense(folder / path / "config.json")))
-        elif kind not in _ORDER:
-            raise UnsupportedModelError(
-                f"{folder / _MODULES}: module {kind} is not supported; supported:"
-                f" {', '.join(_ORDER)}",
-                param=_MODULES,
-            )
-    if len(dense) > _MOST_DENSE:
-        raise UnsupportedModelError(
-            f"{folder / _MODULES}: {len(dense)} Dense modules are not supported; supported: at"
-            f" most {_MOST_DENSE}",
-            param=_MODULES,
-        )
-    kinds = [kind for kind, _ in modules]
-    if kinds != sorted(kinds, key=_ORDER.index):
-        raise UnsupportedModelError(
-            f"{folder / _MODULES}: the order {', '.join(kinds)} is not supported; supported:"
-            f" {', '.join(_ORDER)}",
-            param=_MODULES,
-        )
     prompts = read_optional_json(folder / _PROMPTS)
     texts, default = prompts.get("prompts") or {}, prompts.get("default_prompt_name")
     if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
@@ -128,15 +116,11 @@ def _pooling(path: Path) -> str:
 def _dense(path: Path) -> tuple[object, str]:
     """The width of a dense layer's result, unchecked, and its activation."""
     config: Config = read_json(path)
-    supported: dict[str, tuple[object, ...]] = {
-        "activation_function": tuple(_ACTIVATIONS),
-        "use_residual": (None, False),
-    }
-    for key, values in supported.items():
-        if config.get(key) not in values:
-            raise UnsupportedModelError(
-                f"{path}: {key} {config.get(key)!r} is not supported; supported:"
-                f" {', '.join(map(str, values))}",
-                param=key,
-            )
-    return config.get("out_features"), _ACTIVATIONS[str(config["activation_function"])]
+    activation, residual = config.get("activation_function"), config.get("use_residual", False)
+    if activation not in _ACTIVATIONS or residual:
+        raise UnsupportedModelError(
+            f"{path}: use_residual {residual!r} with activation_function {activation!r} is not"
+            f" supported; supported: {', '.join(_ACTIVATIONS)}, without use_residual",
+            param="activation_function",
+        )
+    return config.get("out_features"), _ACTIVATIONS[str(activation)]
