@@ -23,6 +23,7 @@ from heddle.extensions.torch.kernels.pages import store
 from heddle.extensions.torch.kernels.recurrence import Runs, convolve, runs_of
 from heddle.extensions.torch.kernels.rope import rotate, rotate_and_store
 from heddle.extensions.torch.kernels.routing import choose
+from heddle.extensions.torch.kernels.selective_scan import scan
 from heddle.extensions.torch.layout import SPLIT
 from heddle.extensions.torch.ops import TorchOps, attention_shape
 from heddle.extensions.torch.tiles import TILE
@@ -57,8 +58,6 @@ class TritonOps(TorchOps):
 
     @staticmethod
     def obstacle(node: Node) -> str:
-        if isinstance(node, recording.SelectiveScan):
-            return "a selective scan goes from token to token"
         biased = isinstance(node, recording.Attend) and node.spec.bias is not None
         return "a bias by distance waits for the step's positions" if biased else ""
 
@@ -170,6 +169,19 @@ class TritonOps(TorchOps):
     ) -> Tensor:
         self._check()
         return linear_attend(q, k, v, decay, strength, skip, self._states, place, spec, self._runs)
+
+    def selective_scan(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        step: Tensor,
+        rates: Tensor,
+        skip: Tensor,
+        place: StatePlace,
+    ) -> Tensor:
+        self._check()
+        return scan(q, k, v, step, rates, skip, self._states, place, self._runs)
 
     def experts_share(
         self,

@@ -11,13 +11,13 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from heddle.extensions.torch.kernels import linear_blocks, recurrence
+from heddle.extensions.torch.kernels import linear_blocks, recurrence, selective_scan
 from heddle.extensions.torch.open_blocks import BLOCK
 
 H100 = GPUTarget("cuda", 90, 32)
 INTEGERS = (
     *("width", "begin", "matrix_at", "keys_at", "factors_at", "solved_at", "reduced_at"),
-    *("heads", "key_heads", "key_dim", "value_dim", "channels"),
+    *("heads", "key_heads", "key_dim", "value_dim", "channels", "elements"),
 )
 POINTERS_TO_INTEGERS = ("facts", "blocks", "of_tokens")
 
@@ -48,6 +48,7 @@ def main() -> None:
     shape = {"TAPS": 4, "CHANNELS": 256}
     compiled(recurrence._convolve, {**shape, "BIAS": True, "SILU": True})
     compiled(recurrence._remember, shape)
+    compiled(selective_scan._scan, {"ELEMENTS": 16, "CHANNELS": 64})
 
 
 if __name__ == "__main__":

@@ -83,6 +83,18 @@ def attention(spec: LinearAttentionSpec, by_row: bool = False, skip: bool = Fals
     return compute, state_count(spec, decay.shape[1])
 
 
+def scan(channels: int, elements: int) -> tuple[Any, int]:
+    q, k, v = values(elements, 1), values(elements, 2), values(channels, 3)
+    step, skip = values(channels, 4).sigmoid(), values(channels, 6)[0]
+    rates = -values(channels * elements, 5)[0].exp()
+    place = StatePlace(0, BEFORE, channels * elements)
+
+    def compute(ops: TorchOps, rows: Any) -> Any:
+        return ops.selective_scan(q[rows], k[rows], v[rows], step[rows], rates, skip, place)
+
+    return compute, place.count
+
+
 DELTA = LinearAttentionSpec(2, 1, 12, 35, corrects=True)
 RECURRENCES = {
     "convolution": convolution(True),
@@ -90,6 +102,7 @@ RECURRENCES = {
     "delta rule": attention(DELTA),
     "tiled heads": attention(LinearAttentionSpec(4, 2, 8, 8, corrects=True, tiled=True)),
     "decay of rows": attention(DELTA, by_row=True),
+    "selective scan": scan(21, 6),
     "skip": attention(LinearAttentionSpec(2, 1, 8, 16, corrects=False), skip=True),
 }
 of_each = pytest.mark.parametrize("name", RECURRENCES)
