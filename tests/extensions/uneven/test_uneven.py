@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from window_pages import windows_of
 
+from extensions.packed.packed_folder import (
+    Float8,
+    as_fp8_in_blocks,
+    write_mixed,
+    write_packed,
+)
 from folder_writer import write_safetensors
 from gguf_writer import Tensor
 from heddle import _native
@@ -28,6 +36,7 @@ from models.tiny.base import TOKENS
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from extensions.packed.packed_folder import Storable
     from heddle.models.decoder import Decoder
 
 (MIMO,), (STEP,), (AFMOE,) = mimo_v2.MODELS, step3p5.MODELS, afmoe.MODELS
@@ -268,6 +277,61 @@ def test_the_log_names_tensors_of_mimos_prediction_heads(
     with caplog.at_level(logging.INFO), HuggingFaceCheckpoint.open(folder):
         pass
     assert "1 tensors beside the text model are not used: mtp" in caplog.text
+
+
+BLOCKS = {"quant_method": "fp8", "weight_block_size": [24, 16]}
+
+
+def test_mimo_in_blocks_of_fp8_computes_what_its_values_do(tmp_path: Path) -> None:
+    packer = partial(as_fp8_in_blocks, height=24, width=16)
+    meant = write_packed(MIMO, tmp_path / "fp8", BLOCKS, packer)
+    assert_same_logits(MIMO, tmp_path, meant)
+
+
+def test_stacks_of_experts_of_step_in_blocks_of_fp8_compute_what_their_values_do(
+    tmp_path: Path,
+) -> None:
+    """The published folder has a tensor with the scales of all experts of a stack."""
+    tensors: dict[str, Storable] = dict(STEP.stored())
+    meant = {}
+    for name, values in STEP.stored().items():
+        if values.ndim != 3:
+            continue
+        codes, scales, matrices = [], [], []
+        for expert, matrix in enumerate(values):
+            parts, values_meant = as_fp8_in_blocks(matrix, 24, 16)
+            code, scale, factor = parts["weight"], parts["weight_scale_inv"], 2 ** (expert % 2)
+            assert isinstance(code, Float8)
+            assert isinstance(scale, np.ndarray)
+            codes.append(code.codes)
+            scales.append(scale * factor)
+            matrices.append(values_meant * factor)
+        tensors |= {name: Float8(np.stack(codes)), f"{name}_scale_inv": np.stack(scales)}
+        meant[name] = np.stack(matrices)
+    assert len(meant) == 9
+    STEP.write_folder(tmp_path / "fp8")
+    config = STEP.config() | {"quantization_config": BLOCKS}
+    (tmp_path / "fp8" / "config.json").write_text(json.dumps(config))
+    write_mixed(tmp_path / "fp8" / "model.safetensors", tensors)
+    assert_same_logits(STEP, tmp_path, meant)
+    name = next(iter(meant))
+    write_mixed(
+        tmp_path / "fp8" / "model.safetensors",
+        tensors | {f"{name}_scale_inv": np.ones((7, 1, 1), np.float32)},
+    )
+    with pytest.raises(ModelFileError, match="weight_scale_inv"):
+        HuggingFaceCheckpoint.open(tmp_path / "fp8")
+
+
+def assert_same_logits(model: Any, folder: Path, meant: dict[str, np.ndarray]) -> None:
+    """The folder "fp8" computes the same as one in float32 with the values `meant`."""
+    model.write_folder(folder / "floats")
+    write_safetensors(folder / "floats" / "model.safetensors", model.stored() | meant)
+    found = []
+    for name in ("fp8", "floats"):
+        with HuggingFaceCheckpoint.open(folder / name) as checkpoint:
+            found.append(ReferenceModel(checkpoint).logits(TOKENS))
+    np.testing.assert_array_equal(*found)
 
 
 @pytest.mark.parametrize("model", [MIMO, STEP, LAGUNA], ids=str)

@@ -80,8 +80,9 @@ def fp8(settings: Config, tensors: Stored, _read: Read) -> list[PackedMatrix]:
     if not isinstance(blocks, list) or not are_sizes or min(blocks) < 1:
         raise refuse("weight_block_size", blocks, "supported: two positive whole numbers")
     return [
-        _scaled(f"{stem}.weight", f"{stem}.weight_scale_inv", tensors, tuple(blocks))
+        matrix
         for stem in stems(tensors, ".weight_scale_inv")
+        for matrix in _in_blocks(stem, tensors, (blocks[0], blocks[1]))
     ]
 
 
@@ -192,6 +193,23 @@ def _scaled(label: str, scale: str, tensors: Stored, blocks: tuple[int, ...] = (
     return PackedMatrix(label, kind, (rows, columns), parts, source.open, by_rows=True)
 
 
+def _in_blocks(stem: str, tensors: Stored, blocks: tuple[int, int]) -> list[PackedMatrix]:
+    """A matrix, or those of a stack of experts. The latter have names as if stored one by one."""
+    label, scale = f"{stem}.weight", f"{stem}.weight_scale_inv"
+    stack = tensors[label].shape[:-2] if label in tensors else ()
+    if len(stack) != 1:
+        return [_scaled(label, scale, tensors, blocks)]
+    *_, rows, columns = require(tensors, label, ("F8_E4M3",), *stack, None, None).shape
+    require(tensors, scale, FLOATS, *stack, -(-rows // blocks[0]), -(-columns // blocks[1]))
+    kind, (before, _, part) = _float8_type(columns, blocks), stem.rpartition(".")
+    found = []
+    for expert in range(*stack):
+        source = _Bytes((label, scale), kind, (rows, columns), blocks, expert)
+        name = f"{before}.experts.{expert}.{part}.weight"
+        found.append(PackedMatrix(name, kind, source.shape, source.parts, source.open))
+    return found
+
+
 def _check_one_or_by_row(label: str, tensor: StoredTensor, rows: int) -> None:
     if tensor.shape not in ((), (1,), (1, 1), (rows,), (rows, 1)):
         raise UnsupportedModelError(
@@ -210,21 +228,31 @@ def _float8_type(columns: int, blocks: tuple[int, ...]) -> TensorType:
 
 @dataclass(frozen=True, slots=True)
 class _Bytes:
-    """One byte a value. `parts` are the values, the scales and, for some, the zero points."""
+    """One byte a value. `parts` are the values, the scales and, for some, the zero points.
+
+    `expert` is the number of an expert of a stack; None: the parts are those of one matrix.
+    """
 
     parts: tuple[str, ...]
     kind: TensorType
     shape: tuple[int, int]
     blocks: tuple[int, ...]
+    expert: int | None = None
 
     def open(self, read: Read) -> DecodeRows:
-        """Read the scales and zero points. The values are read when they are decoded."""
+        """Read the scales and zero points. The values are read when they are decoded.
+
+        Those of an expert are read at once.
+        """
         rows, _columns = self.shape
-        scales = read(self.parts[1]).astype(np.float32)
+        own = None if self.expert is None else slice(self.expert, self.expert + 1)
+        whole = None if own is None else read(self.parts[0], own)[0]
+        scales = read(self.parts[1], own).astype(np.float32)
+        scales = scales if own is None else scales[0]
         zeros = [read(label).astype(np.int16).reshape(-1, 1) for label in self.parts[2:]]
 
         def decode(part: slice) -> Decoded:
-            raw = read(self.parts[0], part)
+            raw = read(self.parts[0], part) if whole is None else whole[part]
             if self.kind is TensorType.F8_E4M3:
                 return raw, self._scales(scales, part), None
             values = e4m3(raw) if raw.dtype == np.uint8 else raw.astype(np.int16)

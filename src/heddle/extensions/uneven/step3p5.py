@@ -225,6 +225,9 @@ FAMILY = Family(
                 **{f"mlp.shared.{part}": f"share_expert.{part}_proj" for part in _PARTS},
             },
             tensors={"mlp.selection_bias.weight": "moe.router_bias"},
+            aliases={  # of experts in FP8
+                f"moe.experts.*.{part}_proj.weight": f"mlp.experts.{part}.weight" for part in _PARTS
+            },
             norms_without_one=True,
             with_images=("step3p7",),
             read=_read_config,
