@@ -17,6 +17,7 @@ from heddle.engine import Engine
 from heddle.hosting.registry import Registry
 from heddle.server.http.hints import HEADER
 from live_server import live_server
+from models.tiny_encoders import MODELS as ENCODERS
 from patience import PATIENCE
 from tiny_hub import TINY, tiny_hub
 
@@ -165,6 +166,18 @@ def test_a_model_is_fetched_used_and_deleted(hub: FakeHub, tmp_path: Path, name:
         assert server.names("/api/tags") == ["one:latest"]
         assert not list((tmp_path / "hub").rglob("*.gguf"))
         assert server.ask(model="org/tiny:F32").status_code == 404
+
+
+@pytest.mark.parametrize("form", ["folder", "gguf"])
+def test_an_encoder_that_is_not_loaded_makes_embeddings(tmp_path: Path, form: str) -> None:
+    encoder = next(one for one in ENCODERS if one.name == "bert")
+    path = tmp_path / ("bert" if form == "folder" else "bert.gguf")
+    (encoder.write_folder if form == "folder" else encoder.write)(path)
+    with served(RegistryConfig()) as server:
+        server.registry.add(str(path), name="encoder")
+        shown = server.post("/api/show", model="encoder").json()
+        assert (shown["details"]["family"], shown["capabilities"]) == ("bert", ["embedding"])
+        assert server.names() == []
 
 
 def test_a_download_that_fails_ends_with_the_error(hub: FakeHub) -> None:

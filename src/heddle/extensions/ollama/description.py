@@ -41,7 +41,11 @@ def described_files(facts: FileFacts | None) -> Json:
         "parameters": _parameters({} if facts is None else facts.sampling),
         "template": template,
         "model_info": {name: value for name, value in metadata.items() if type(value) in is_plain},
-        "capabilities": ["completion", *(["tools"] if template else [])],
+        "capabilities": (
+            ["completion", *(["tools"] if template else [])]
+            if facts is None or facts.generates
+            else ["embedding"]
+        ),
     }
 
 

@@ -33,6 +33,7 @@ class FileFacts:
         created: when the path was written, in seconds since 1970.
         sampling: sampling parameters that the files or the catalogue recommend.
         metadata: all metadata of the files, by their names.
+        generates: whether the model makes text; an encoder does not.
     """
 
     path: Path
@@ -42,10 +43,12 @@ class FileFacts:
     created: int
     sampling: Mapping[str, object]
     metadata: Mapping[str, object]
+    generates: bool = True
 
 
 def facts_of(registry: Registry, name: str) -> FileFacts | None:
     """The facts of a known model's files; None if the files are missing here or not readable."""
+    from heddle.weights.formats import read_outline
     from heddle.weights.inspect import describe
 
     place = replace(hub_place(registry.engine_config), offline=True)
@@ -53,12 +56,14 @@ def facts_of(registry: Registry, name: str) -> FileFacts | None:
         found = find_model(registry.source_of(name), place=place)
         path = found.path
         read, created = describe(path, sampling=found.sampling), int(path.stat().st_mtime)
+        generates = read_outline(path).hyperparameters.get("causal", True) is True
     except (HeddleError, OSError):
         return None
     kind = read.tensors[0].type if read.tensors else ""
     architecture = read.architecture or ""
     return FileFacts(
-        path, architecture, read.parameters, kind, created, read.sampling, read.metadata
+        *(path, architecture, read.parameters, kind, created, read.sampling, read.metadata),
+        generates=generates,
     )
 
 
