@@ -33,6 +33,7 @@ from models.tiny.base import BASE, TOKENS
 from models.tiny.base_delta_net import TinyDeltaNet
 from models.tiny.base_latent import TinyLatent
 from models.tiny.base_mamba import TinyMamba
+from models.tiny.base_scan import TinyScan
 from models.tiny.lfm2 import TinyLfm2
 from models.tiny.llama import TinyLlama
 
@@ -57,7 +58,7 @@ REORDERED = ("granitemoehybrid", "qwen3_5_text", "qwen3_5_moe_text")
 LAYOUTS = [
     model
     for model in EXPORTED
-    if isinstance(model, TinyDeltaNet | TinyLatent | TinyLfm2 | TinyMamba)
+    if isinstance(model, TinyDeltaNet | TinyLatent | TinyLfm2 | TinyMamba | TinyScan)
 ]
 """Models with recurrent layers or latent attention."""
 NOT_EXPORTED = ("vocab_size", "freq_base")
@@ -136,7 +137,9 @@ def test_layouts_of_layers_are_written_as_llama_cpp_wants_them(
         assert np.array_equal(executed_logits(target), executed_logits(folder))
 
 
-@pytest.mark.parametrize("model", [one for one in LAYOUTS if str(one) not in OLDER], ids=str)
+@pytest.mark.parametrize(
+    "model", [*(one for one in LAYOUTS if str(one) not in OLDER), OF["mamba-tied"]], ids=str
+)
 def test_shapes_stay_in_a_file_that_is_written_anew(model: TinyModel, tmp_path: Path) -> None:
     source, target = model.write(tmp_path / "old.gguf"), tmp_path / "new.gguf"
     quantise_file(source, target, Mix())

@@ -73,12 +73,15 @@ def build(hyperparameters: Hyperparameters, context: int) -> Decoder:
     shape, eps = sizes.shape, sizes.norm_eps
     activation = read.choice("activation", (_ACTIVATION,), _ACTIVATION)
     dense = dense_mlp(shape.width, sizes.mlp_width, activation)
-    mixtures = feed_forwards(read, sizes, activation, normalised=False)
+    mlps: list[FeedForward] = [dense] * shape.layers
+    if read.count("experts") > 1:  # a single one is stored as a dense part
+        mixtures = feed_forwards(read, sizes, activation, normalised=False)
+        mlps = [ExpertsIfStored(dense, mixture) for mixture in mixtures]
     layers = hybrid_layers(
         read_recurrent(read, shape.layers, _PERIOD),
         mamba(read, shape.width, Norms(eps, stored=True)),
         Attention(shape.width, sizes.attention(read), None),
-        [ExpertsIfStored(dense, mixture) for mixture in mixtures],
+        mlps,
         eps,
     )
     return Decoder(shape, layers, eps)
@@ -87,8 +90,6 @@ def build(hyperparameters: Hyperparameters, context: int) -> Decoder:
 def _read_gguf(values: dict[str, Any], metadata: Mapping[str, object]) -> None:
     names.recurrent_without_heads(values, metadata)
     names.channels_as_heads(values)
-    if values.get("experts") == 1:
-        values["experts"] = 0
 
 
 FAMILY = Family(

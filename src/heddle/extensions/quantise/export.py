@@ -55,6 +55,7 @@ ARCHITECTURES = {
     "glm4_moe_lite": "deepseek2",
     "kimi_linear": "kimi-linear",
     "nemotron_h": "nemotron_h",
+    "jamba": "jamba",
 }
 """GGUF's architecture, by `model_type`."""
 
@@ -67,7 +68,7 @@ _WINDOW_PERIODS = {"gemma2": 2, "gemma3": 6, "gpt-oss": 2, "olmo2": 4, "phi3": 0
 No key says which layers have a window: llama.cpp knows. It ignores the window of Phi-3."""
 
 _WEIGHTS_NORMALISED = {
-    "qwen2moe": False,
+    **dict.fromkeys(("jamba", "qwen2moe"), False),
     **dict.fromkeys(("kimi-linear", "lfm2moe", "qwen35moe", "qwen3moe", "qwen3next"), True),
 }
 """Whether expert weights are divided by their sum, where llama.cpp reads no key for it."""

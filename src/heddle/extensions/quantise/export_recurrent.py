@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 LAYOUT_KEYS = frozenset(
     {"recurrent_layers", "attention_period", "expert_layers", "layer_parts"}
     | {"state.heads", "state.groups", "state.key_dim", "state.inner", "state.taps"}
+    | {"state.step_rank"}
 )
 """Hyperparameters whose keys :func:`layout_metadata` writes."""
 
@@ -29,8 +30,10 @@ SHORT_CONVOLUTIONS = frozenset({"lfm2", "lfm2moe"})
 _ONE_PART = frozenset({"nemotron_h", "nemotron_h_moe"})
 MAMBA = _ONE_PART | {"mamba2", "falcon-h1", "granitehybrid"}
 """Architectures with Mamba-2. Its vectors are stored as matrices."""
+SCANS = frozenset({"mamba", "jamba"})
+"""Architectures with Mamba, whose rates of decay are stored as a matrix."""
 _LATENT_ATTENTION = frozenset({"deepseek2", "kimi-linear"})
-_RECURRENT_IF_NO_HEADS = SHORT_CONVOLUTIONS | {"granitehybrid", "kimi-linear"}
+_RECURRENT_IF_NO_HEADS = SHORT_CONVOLUTIONS | {"granitehybrid", "jamba", "kimi-linear"}
 _DELTA_NETS = frozenset({"qwen3next", "qwen35", "qwen35moe"})
 _SCORING = {"lfm2moe": "sigmoid", "kimi-linear": "sigmoid"}
 """How experts are scored, where the architecture implies it and llama.cpp wants a key."""
@@ -56,6 +59,8 @@ def layout_metadata(read: Hyperparameters, architecture: str) -> Metadata:
         found["shortconv.l_cache"] = read.integer("state.taps")
     if architecture == "granitehybrid":
         found |= _mamba(read)
+    if architecture in SCANS:
+        found |= _scans(read)
     if architecture in _ONE_PART:
         found |= _one_part(read) | _states(read)
     if architecture in _LATENT_ATTENTION:
@@ -114,6 +119,16 @@ def _states(read: Hyperparameters) -> Metadata:
         "ssm.inner_size": read.integer("state.inner"),
         "ssm.time_step_rank": read.integer("state.heads"),
         "ssm.group_count": read.integer("state.groups", 1),
+    }
+
+
+def _scans(read: Hyperparameters) -> Metadata:
+    """The sizes of Mamba."""
+    return {
+        "ssm.conv_kernel": read.integer("state.taps", 4),
+        "ssm.state_size": read.integer("state.key_dim", 16),
+        "ssm.inner_size": read.integer("state.inner"),
+        "ssm.time_step_rank": read.integer("state.step_rank"),
     }
 
 

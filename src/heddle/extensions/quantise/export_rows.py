@@ -10,7 +10,7 @@ import numpy as np
 
 from heddle.errors import UnsupportedModelError
 from heddle.extensions.quantise.export import exported_architecture
-from heddle.extensions.quantise.export_recurrent import MAMBA
+from heddle.extensions.quantise.export_recurrent import MAMBA, SCANS
 from heddle.weights.gguf.names import names_of
 from heddle.weights.tensor_types import TensorType, dequantize
 
@@ -26,8 +26,9 @@ _WITH_GATES = ".mixer.qkvz.weight"
 def exported_shape(checkpoint: Checkpoint, tensor: TensorInfo) -> tuple[int, ...]:
     """The shape that GGUF has for a tensor.
 
-    Vectors of Mamba-2 and of Kimi delta attention are matrices of one column, the norm of Mamba-2
-    has a row for each group, and filters of Kimi delta attention have axes of one element.
+    Rates of decay of Mamba are a matrix. Vectors of Mamba-2 and of Kimi delta attention are
+    matrices of one column, the norm of Mamba-2 has a row for each group, and filters of Kimi delta
+    attention have axes of one element.
 
     Raises:
         UnsupportedModelError: GGUF has the columns of a folder's matrix in another order, and they
@@ -36,6 +37,9 @@ def exported_shape(checkpoint: Checkpoint, tensor: TensorInfo) -> tuple[int, ...
     shape, architecture = tensor.shape, exported_architecture(checkpoint)
     part = tensor.name.removesuffix(".weight").rpartition(".")[2]
     _check_columns(checkpoint, tensor, architecture)
+    if architecture in SCANS and part == "decay_rates":
+        channels = checkpoint.hyperparameters.integer("state.inner")
+        return (channels, shape[0] // channels)
     if architecture in MAMBA and part in ("decay_rates", "skip"):
         return (*shape, 1)
     if architecture in MAMBA and tensor.name.endswith(".mixer.norm.weight"):

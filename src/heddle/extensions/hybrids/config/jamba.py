@@ -30,6 +30,4 @@ def sizes(config: Config) -> Config:
         )
     if type(layers) is int:
         found["recurrent_layers"] = [layer % period != offset for layer in range(layers)]
-    if config.get("num_experts") == 1:
-        found["experts"] = 0  # the only expert is stored as a dense feed-forward part
     return found | step_rank(config, "mamba_dt_rank")
