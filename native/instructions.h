@@ -12,11 +12,14 @@ namespace heddle {
 class Instruction;
 enum class Lookups;
 struct AttentionShape;
+struct CompressedAttention;
+struct Compression;
 struct Convolution;
 struct ExpertLayer;
 struct LinearAttention;
 struct MatmulPart;
 struct Scan;
+struct StreamMixing;
 using InstructionPointer = std::unique_ptr<Instruction>;
 
 // row_instructions.cpp
@@ -57,6 +60,16 @@ std::vector<InstructionPointer> make_experts(std::shared_ptr<const ExpertLayer> 
 InstructionPointer make_conv(Convolution shape);
 InstructionPointer make_linear_attend(LinearAttention shape);
 InstructionPointer make_selective_scan(Scan shape, int channels);
+
+// compressed_instructions.cpp
+InstructionPointer make_compress(Compression shape);
+InstructionPointer make_attend_compressed(CompressedAttention shape);
+
+// stream_instructions.cpp
+InstructionPointer make_stream_weights(StreamMixing shape);
+InstructionPointer make_collapse(int streams, int weights, int out);
+InstructionPointer make_expand(int streams, int result, int weights, int out);
+InstructionPointer make_keep_listed(int in, std::vector<int32_t> table, int listed, int out);
 
 // attention_instructions.cpp
 InstructionPointer make_store_kv(int k, int v, int layer, int cache);

@@ -141,6 +141,12 @@ inline V16 limited_silu_times(V16 gate, V16 up, float most) {
     return min(limit, silu_times(gate, splat(1.0f))) * u;
 }
 
+// silu(gate) * up, after gate is limited to 10 and up to [-10, 10]: DeepSeek-V4. NaN of NaN.
+inline V16 limited_times(V16 gate, V16 up) {
+    const V16 limit = splat(10.0f);
+    return silu_times(min(limit, gate), max(splat(-10.0f), min(limit, up)));
+}
+
 // erf(x) within 3e-7: an odd polynomial by an even one (coefficients of Eigen's erf of floats).
 // Beyond 4 it is 1 in float32.
 inline V16 erf(V16 x) {
@@ -210,6 +216,10 @@ void gated_silu_to_7(const float* gate, const float* up, int n, float* out) {
 
 void gated_silu_to_16(const float* gate, const float* up, int n, float* out) {
     gated(gate, up, n, out, [](V16 x, V16 y) { return limited_silu_times(x, y, 16.0f); });
+}
+
+void gated_limited(const float* gate, const float* up, int n, float* out) {
+    gated(gate, up, n, out, [](V16 x, V16 y) { return limited_times(x, y); });
 }
 
 void gelu(const float* x, int n, float* out) {
@@ -288,6 +298,12 @@ void exp_all(const float* x, int n, float shift, float factor, float* out) {
     }
 }
 
+}  // namespace
+
+#include "compressed.h"  // uses the kernels above
+
+namespace {
+
 constexpr const char* kName =
 #if defined(HEDDLE_ISA_AVX512)
     "avx512";
@@ -301,34 +317,37 @@ constexpr const char* kName =
     "portable";
 #endif
 
-const Kernels kTable = {kName,
-                        kPanelRows,
-                        matmul<>,
-                        quantise,
-                        norm,
-                        layer_norm,
-                        {gated_silu, gated_gelu, gated_clamped, gated_sigmoid, gated_identity,
-                         gated_gelu_erf, gated_relu, gated_silu_to_7, gated_silu_to_16},
-                        add,
-                        add_scaled,
-                        scale,
-                        soft_cap,
-                        {sigmoid_all, squared_relu, gelu, gelu_erf, relu, silu, tanh_all},
-                        step_size,
-                        conv,
-                        linear_attend,
-                        selective_scan,
-                        store_kv,
-                        store_latents,
-                        attend,
-                        attend_split,
-                        attend_merge,
-                        max_of,
-                        sum_exp,
-                        exp_all,
-                        multiply_adds,
-                        kMultiplication,
-                        encode<>};
+const Kernels kTable = {
+    kName,
+    kPanelRows,
+    matmul<>,
+    quantise,
+    norm,
+    layer_norm,
+    {gated_silu, gated_gelu, gated_clamped, gated_sigmoid, gated_identity, gated_gelu_erf,
+     gated_relu, gated_silu_to_7, gated_silu_to_16, gated_limited},
+    add,
+    add_scaled,
+    scale,
+    soft_cap,
+    {sigmoid_all, squared_relu, gelu, gelu_erf, relu, silu, tanh_all},
+    step_size,
+    conv,
+    linear_attend,
+    selective_scan,
+    compress,
+    attend_compressed,
+    store_kv,
+    store_latents,
+    attend,
+    attend_split,
+    attend_merge,
+    max_of,
+    sum_exp,
+    exp_all,
+    multiply_adds,
+    kMultiplication,
+    encode<>};
 
 }  // namespace
 

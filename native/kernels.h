@@ -25,9 +25,10 @@ enum class Activation {
     kGeluErf,
     kRelu,
     kSiluTo7,
-    kSiluTo16
+    kSiluTo16,
+    kLimited
 };
-constexpr int kActivations = 9;
+constexpr int kActivations = 10;
 
 // Activations without gates; `Ops.activate` there defines them.
 enum class Map { kSigmoid, kSquaredRelu, kGelu, kGeluErf, kRelu, kSilu, kTanh };
@@ -202,6 +203,41 @@ struct StoreLatentArgs {
     int tokens;
 };
 
+// Compresses columns [first_column, first_column + columns) of `dim`, of a span's rows. The state
+// is a ring of rows by position, as many as one result reads: `width` columns that are compressed,
+// then their gates with the bias. With `overlaps`, a result is of twice `ratio` rows: of the first
+// half, it reads the first `dim` columns, of the second half the others.
+struct CompressArgs {
+    const float *x, *gate;  // (tokens, stride)
+    const float* bias;      // (ratio, width)
+    float* state;           // (rows, state_stride)
+    float* out;             // (tokens, dim), zeros where no run of positions ends; null: none
+    int64_t stride, state_stride;
+    int width, dim;
+    int first_column, columns;  // multiples of 16
+    int first_position, tokens;
+    int ratio;
+    bool overlaps;
+};
+
+// Attention of some heads of one token to the keys of a window, and to the compressed keys of runs
+// of `ratio` positions that have ended. Vectors of the cache have both keys of a position.
+struct AttendCompressedArgs {
+    const float* q;  // (heads, dim)
+    float* out;      // (heads, dim)
+    KvType kv_type;
+    const uint8_t* kv;  // see AttendArgs, also for the next three
+    int64_t page_stride;
+    const int32_t* pages;
+    int first_page;
+    int position, window, ratio;
+    int heads, dim;
+    int keys;  // that the token sees
+    float scale;
+    const float* sinks;  // (heads,), or null
+    float* scratch;      // (4, keys)
+};
+
 constexpr int kWidestHead = 1024;   // elements of the widest key that is supported
 constexpr int kAttendQueries = 48;  // queries handled together
 constexpr int kSplitTokens = 256;   // positions of a split, a multiple of the page
@@ -243,6 +279,8 @@ struct Kernels {
     void (*conv)(const ConvArgs&);
     void (*linear_attend)(const LinearAttendArgs&);
     void (*selective_scan)(const SelectiveScanArgs&);
+    void (*compress)(const CompressArgs&);
+    void (*attend_compressed)(const AttendCompressedArgs&);
     void (*store_kv)(const StoreKvArgs&);
     void (*store_latents)(const StoreLatentArgs&);
     void (*attend)(const AttendArgs&);

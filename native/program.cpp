@@ -370,6 +370,79 @@ void Program::selective_scan(Scan shape) {
     append(make_selective_scan(std::move(shape), static_cast<int>(channels)));
 }
 
+void Program::compress(Compression shape) {
+    check_per_token(shape.x);
+    same_shape(shape.x, shape.gate);
+    const int64_t width = at(shape.x).width, parts = shape.overlaps ? 2 : 1;
+    if (shape.ratio < 1 || at(shape.out).per_row || at(shape.out).width % 16 != 0 ||
+        width != parts * at(shape.out).width ||
+        static_cast<int64_t>(shape.bias.size()) != shape.ratio * width) {
+        throw std::invalid_argument("compression does not fit its buffers");
+    }
+    check_place(shape.place, shape.ratio * parts * 2 * width);
+    append(make_compress(std::move(shape)));
+}
+
+void Program::attend_compressed(CompressedAttention shape) {
+    check_per_token(shape.q);
+    check_layer(shape.layer, shape.cache);
+    same_shape(shape.q, shape.out);
+    const KvCache& kv = *caches_[shape.cache];
+    if (shape.heads < 1 || shape.window < 1 || shape.ratio < 1 || shape.q == shape.out ||
+        kv.has_values() || kv.kv_heads() != 1 || kv.head_dim() % 32 != 0 ||
+        at(shape.q).width != shape.heads * kv.head_dim() / 2 ||
+        (!shape.sinks.empty() && static_cast<int>(shape.sinks.size()) != shape.heads)) {
+        throw std::invalid_argument("compressed attention does not fit its buffers");
+    }
+    windows_[shape.cache] = 0;
+    append(make_attend_compressed(std::move(shape)));
+}
+
+void Program::stream_weights(StreamMixing shape) {
+    const int n = shape.streams, width = at(shape.in).width;
+    const bool whole = shape.scales.size() == 3;
+    same_shape(shape.in, shape.out);
+    if (n < 1 || n > 64 || width != (whole ? n * (n + 2) : n) || shape.scales.empty() ||
+        static_cast<int>(shape.base.size()) != width || shape.turns < 1) {
+        throw std::invalid_argument("the weights of streams do not fit their buffers");
+    }
+    append(make_stream_weights(std::move(shape)));
+}
+
+void Program::collapse(int streams, int weights, int out) {
+    const int n = at(streams).width / at(out).width;
+    if (at(streams).width % at(out).width != 0 || at(weights).width < n ||
+        at(streams).per_row != at(out).per_row || at(weights).per_row != at(out).per_row) {
+        throw std::invalid_argument("the streams do not fit their weights");
+    }
+    append(make_collapse(streams, weights, out));
+}
+
+void Program::expand(int streams, int result, int weights, int out) {
+    const int n = at(streams).width / at(result).width;
+    same_shape(streams, out);
+    if (streams == out || at(streams).width % at(result).width != 0 ||
+        at(weights).width != n * (n + 2) || at(result).per_row != at(out).per_row ||
+        at(weights).per_row != at(out).per_row) {
+        throw std::invalid_argument("the streams do not fit their weights");
+    }
+    append(make_expand(streams, result, weights, out));
+}
+
+void Program::keep_listed(int in, std::vector<int32_t> table, int listed, int out) {
+    check_per_token(in);
+    same_shape(in, out);
+    const int columns = at(in).width, count = static_cast<int>(table.size());
+    const auto known = [&](int32_t column) { return column >= 0 && column < columns; };
+    if (in == out || listed < 1 || count < listed || count % listed != 0 ||
+        !std::all_of(table.begin(), table.end(), known)) {
+        throw std::invalid_argument("a table lists columns that there are not");
+    }
+    const int rows = count / listed;
+    vocabulary_ = vocabulary_ == 0 ? rows : std::min(vocabulary_, rows);
+    append(make_keep_listed(in, std::move(table), listed, out));
+}
+
 void Program::join(int x, int y, int out) {
     const bool rows = at(out).per_row;
     if (at(x).per_row != rows || at(y).per_row != rows ||

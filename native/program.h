@@ -99,6 +99,34 @@ struct Convolution {
     int out;
 };
 
+// Weighted means of runs of `ratio` positions; see CompressArgs. `bias` is (ratio, width of x).
+struct Compression {
+    int x, gate, ratio;
+    bool overlaps;
+    std::vector<float> bias;
+    int64_t place;
+    int out;
+};
+
+// Attention to a window and to compressed positions; see AttendCompressedArgs.
+struct CompressedAttention {
+    int q, layer, cache, heads;
+    float scale;
+    int window, ratio;
+    std::vector<float> sinks;  // (heads,), or empty
+    int out;
+};
+
+// The weights by which streams are mixed; see stream_instructions.cpp. `base` has one term for each
+// column, `scales` a factor for each of the three kinds of weights, or for the first kind.
+struct StreamMixing {
+    int in, streams;
+    std::vector<float> base, scales;
+    int turns;  // of the balance of sums
+    float eps;
+    int out;
+};
+
 class Instruction;
 
 class Program final : private Task {
@@ -149,6 +177,13 @@ class Program final : private Task {
     void conv(Convolution shape);
     void linear_attend(LinearAttention shape);
     void selective_scan(Scan shape);
+    void compress(Compression shape);
+    void attend_compressed(CompressedAttention shape);
+    void stream_weights(StreamMixing shape);
+    void collapse(int streams, int weights, int out);
+    void expand(int streams, int result, int weights, int out);
+    // Lets only the columns that `table` (vocabulary, listed) has for a token take part.
+    void keep_listed(int in, std::vector<int32_t> table, int listed, int out);
     void join(int x, int y, int out);  // the columns of x, then those of y
     // `layer` counts within the cache with index `cache`.
     void store_kv(int k, int v, int layer, int cache);

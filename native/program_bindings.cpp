@@ -22,6 +22,7 @@ Activation activation(const std::string& name) {
     if (name == "relu") return Activation::kRelu;
     if (name == "silu_to_7") return Activation::kSiluTo7;
     if (name == "silu_to_16") return Activation::kSiluTo16;
+    if (name == "limited") return Activation::kLimited;
     throw std::invalid_argument("no kernel computes the activation " + name);
 }
 
@@ -40,6 +41,7 @@ Scoring scoring(const std::string& name) {
     if (name == "softmax") return Scoring::kSoftmax;
     if (name == "softmax_of_chosen") return Scoring::kSoftmaxOfChosen;
     if (name == "sigmoid") return Scoring::kSigmoid;
+    if (name == "sqrt_softplus") return Scoring::kSqrtSoftplus;
     throw std::invalid_argument("router logits have no scoring " + name);
 }
 
@@ -380,6 +382,39 @@ void bind_program(nb::module_& m) {
             },
             nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("step"), nb::kw_only(),
             nb::arg("rates"), nb::arg("skip"), nb::arg("place"), nb::arg("out"))
+        .def(
+            "compress",
+            [](Program& p, int x, int gate, int ratio, bool overlaps, Floats bias, int64_t place,
+               int out) { p.compress({x, gate, ratio, overlaps, vector_of(bias), place, out}); },
+            nb::arg("x"), nb::arg("gate"), nb::kw_only(), nb::arg("ratio"), nb::arg("overlaps"),
+            nb::arg("bias"), nb::arg("place"), nb::arg("out"))
+        .def(
+            "attend_compressed",
+            [](Program& p, int q, int layer, int cache, int heads, float scale, int window,
+               int ratio, Floats sinks, int out) {
+                p.attend_compressed(
+                    {q, layer, cache, heads, scale, window, ratio, vector_of(sinks), out});
+            },
+            nb::arg("q"), nb::kw_only(), nb::arg("layer"), nb::arg("cache"), nb::arg("heads"),
+            nb::arg("scale"), nb::arg("window"), nb::arg("ratio"), nb::arg("sinks"), nb::arg("out"))
+        .def(
+            "stream_weights",
+            [](Program& p, int in, int streams, Floats base, Floats scales, int turns, float eps,
+               int out) {
+                p.stream_weights(
+                    {in, streams, vector_of(base), vector_of(scales), turns, eps, out});
+            },
+            nb::arg("in_"), nb::kw_only(), nb::arg("streams"), nb::arg("base"), nb::arg("scales"),
+            nb::arg("turns"), nb::arg("eps"), nb::arg("out"))
+        .def("collapse", &Program::collapse, nb::arg("streams"), nb::arg("weights"), nb::arg("out"))
+        .def("expand", &Program::expand, nb::arg("streams"), nb::arg("result"), nb::arg("weights"),
+             nb::arg("out"))
+        .def(
+            "keep_listed",
+            [](Program& p, int in, const Ints& table, int listed, int out) {
+                p.keep_listed(in, {table.data(), table.data() + table.size()}, listed, out);
+            },
+            nb::arg("in_"), nb::arg("table"), nb::arg("listed"), nb::arg("out"))
         .def("join", &Program::join, nb::arg("x"), nb::arg("y"), nb::arg("out"),
              "The columns of x, then those of y.")
         .def("store_kv", &Program::store_kv, nb::arg("k"), nb::arg("v"), nb::arg("layer"),

@@ -1,6 +1,7 @@
 #include "routing.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 namespace heddle {
@@ -8,8 +9,8 @@ namespace heddle {
 namespace {
 
 constexpr float kLowest = -std::numeric_limits<float>::infinity();
-// DeepSeek-V3 adds this to the sum of sigmoids before it divides by the sum.
-constexpr float kSigmoidFloor = 1e-20f;
+// DeepSeek-V3 and V4 add this to the sum of scores before they divide by the sum.
+constexpr float kSumFloor = 1e-20f;
 
 // The highest `used` of n values, highest first; among equal values, the lower index first. A
 // chosen NaN is never replaced, so that it reaches the weights.
@@ -31,6 +32,11 @@ void score(const Kernels& kernels, const Routing& routing, const float* logits, 
     } else if (routing.scoring == Scoring::kSigmoid) {
         kernels.exp_all(logits, n, 0.0f, -1.0f, scores);
         for (int i = 0; i < n; ++i) scores[i] = 1.0f / (1.0f + scores[i]);
+    } else if (routing.scoring == Scoring::kSqrtSoftplus) {
+        const std::vector<float> no_bias(static_cast<size_t>(n));
+        kernels.step_size(logits, no_bias.data(), n, 0.0f, std::numeric_limits<float>::max(),
+                          scores);
+        for (int i = 0; i < n; ++i) scores[i] = std::sqrt(scores[i]);
     } else {
         const float peak = kernels.max(logits, n);
         const float sum = kernels.sum_exp(logits, n, peak, 1.0f);
@@ -69,7 +75,7 @@ void weigh(const Kernels& kernels, const Routing& routing, float* weights) {
         divisor = kernels.sum_exp(weights, used, peak, 1.0f);
         kernels.exp_all(weights, used, peak, 1.0f, weights);
     } else if (routing.normalised) {
-        divisor = routing.scoring == Scoring::kSigmoid ? kSigmoidFloor : 0.0f;
+        divisor = routing.scoring == Scoring::kSoftmax ? 0.0f : kSumFloor;
         for (int i = 0; i < used; ++i) divisor += weights[i];
     }
     for (int i = 0; i < used; ++i) weights[i] = weights[i] / divisor * routing.scale;

@@ -10,7 +10,7 @@ namespace heddle {
 
 // How router logits become scores. kSoftmaxOfChosen chooses by the logits; its weights are the
 // softmax over the chosen experts.
-enum class Scoring { kSoftmax, kSoftmaxOfChosen, kSigmoid };
+enum class Scoring { kSoftmax, kSoftmaxOfChosen, kSigmoid, kSqrtSoftplus };
 
 // See ExpertSpec in src/heddle/models/ops.py.
 struct Routing {

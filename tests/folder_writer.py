@@ -14,13 +14,17 @@ if TYPE_CHECKING:
 
 
 def write_safetensors(path: Path, tensors: Mapping[str, np.ndarray], dtype: str = "F32") -> Path:
-    """Write float32 tensors, stored as `dtype`: F32, F16 or BF16 (rounded towards zero)."""
+    """Write float32 tensors, stored as `dtype`: F32, F16 or BF16 (rounded towards zero).
+
+    Those of int64 are stored as they are.
+    """
     stored = {name: _encode(values, dtype) for name, values in tensors.items()}
     header, position = {}, 0
     for name, raw in stored.items():
         end = position + len(raw)
         shape = list(tensors[name].shape)
-        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [position, end]}
+        kind = "I64" if tensors[name].dtype == np.int64 else dtype
+        header[name] = {"dtype": kind, "shape": shape, "data_offsets": [position, end]}
         position = end
     return write_raw_safetensors(path, header, b"".join(stored.values()))
 
@@ -33,6 +37,8 @@ def write_raw_safetensors(path: Path, header: object, data: bytes) -> Path:
 
 
 def _encode(values: np.ndarray, dtype: str) -> bytes:
+    if values.dtype == np.int64:
+        return values.astype("<i8").tobytes()
     exact = np.ascontiguousarray(values, np.float32)
     if dtype == "BF16":
         return (exact.view(np.uint32) >> 16).astype("<u2").tobytes()

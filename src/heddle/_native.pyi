@@ -399,6 +399,48 @@ class Program:
         out: int,
     ) -> None:
         """See `Ops.causal_conv`. `filters` are (taps, width); `place` is in floats."""
+    def compress(
+        self,
+        x: int,
+        gate: int,
+        *,
+        ratio: int,
+        overlaps: bool,
+        bias: _Floats,
+        place: int,
+        out: int,
+    ) -> None:
+        """Weighted means of runs of `ratio` positions. `bias` is (ratio, width)."""
+    def attend_compressed(
+        self,
+        q: int,
+        *,
+        layer: int,
+        cache: int,
+        heads: int,
+        scale: float,
+        window: int,
+        ratio: int,
+        sinks: _Floats,
+        out: int,
+    ) -> None:
+        """Attend to a window, and to compressed positions."""
+    def stream_weights(
+        self,
+        in_: int,
+        *,
+        streams: int,
+        base: _Floats,
+        scales: _Floats,
+        turns: int,
+        eps: float,
+        out: int,
+    ) -> None:
+        """The weights by which streams are mixed; see native/stream_instructions.cpp."""
+    def collapse(self, streams: int, weights: int, out: int) -> None: ...
+    def expand(self, streams: int, result: int, weights: int, out: int) -> None: ...
+    def keep_listed(self, in_: int, table: _Ints, listed: int, out: int) -> None:
+        """Let only the columns that the table has for a token take part."""
     def linear_attend(
         self,
         q: int,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 A = TypeVar("A")
 W = TypeVar("W")
 
-_SCORINGS = ("softmax", "softmax_of_chosen", "sigmoid")
+_SCORINGS = ("softmax", "softmax_of_chosen", "sigmoid", "sqrt_softplus")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from operator import mul
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -53,6 +53,7 @@ class RopeSpec:
             adds; empty: no such tensor.
         temperature: one more factor on the rotated elements, which depends on the position.
         first: index of the first rotated element of a head.
+        offset: what is added to each position.
     """
 
     dim: int
@@ -63,6 +64,7 @@ class RopeSpec:
     divisors: str = ""
     temperature: Temperature | None = None
     first: int = 0
+    offset: int = 0
 
     def with_divisors(self, divisors: Sequence[float]) -> RopeSpec:
         """The same rotation, with each pair's frequency also divided by its divisor."""
@@ -172,6 +174,7 @@ class ExpertSpec:
         used: experts that compute each token.
         scoring: what the scores are. "softmax": of all logits. "softmax_of_chosen": the logits; the
             weights are the softmax over the chosen experts. "sigmoid": of each logit.
+            "sqrt_softplus": the root of ln(1 + exp(logit)).
         normalised: whether the weights are divided by their sum. A softmax over the chosen experts
             already sums to 1.
         scale: factor on the weights.
@@ -278,6 +281,22 @@ class Batch(Generic[A]):
     states: A | None = None
 
 
+class Operation(Protocol):
+    """An operation of one family, which its extension brings; see :meth:`Ops.apply`."""
+
+    def width(self, *inputs: int) -> int:
+        """The columns of the result, from those of the inputs."""
+        ...
+
+    def emit(self, lowering: Any, inputs: list[int], out: int) -> None:
+        """Append the native instruction, from the numbers of buffers (`executors/cpu/lowering`)."""
+        ...
+
+    def compute(self, chunks: Sequence[Any], *inputs: Any) -> Any:
+        """The result in NumPy, of a step with these chunks (`extensions/reference/ops`)."""
+        ...
+
+
 class Ops(Protocol[A, W_contra]):
     """The operations of a forward pass. Float arrays are float32, (T, n), row-major."""
 
@@ -378,11 +397,13 @@ class Ops(Protocol[A, W_contra]):
     def gated(self, gate: A, up: A, activation: str) -> A:
         """activation(gate) * up, elementwise.
 
-        activation is "silu", "gelu", "gelu_erf", "relu", "clamped", "sigmoid", "identity", or
-        "silu_to_7" or "silu_to_16", in which silu(gate) is at most that, and up within its range.
+        activation is "silu", "gelu", "gelu_erf", "relu", "clamped", "limited", "sigmoid",
+        "identity", or "silu_to_7" or "silu_to_16", in which silu(gate) is at most that, and up
+        within its range.
         "gelu_erf" is x / 2 * (1 + erf(x / sqrt(2))) (Hendrycks & Gimpel 2016), "gelu" its form with
         tanh, "relu" max(x, 0). "clamped" is GPT-OSS's: gate * sigmoid(1.702 * gate) *
-        (up + 1), with gate limited to 7 and up to [-7, 7] before.
+        (up + 1), with gate limited to 7 and up to [-7, 7] before. "limited" is DeepSeek-V4's:
+        "silu", with gate limited to 10 and up to [-10, 10] before.
         """
         ...
 
@@ -481,6 +502,10 @@ class Ops(Protocol[A, W_contra]):
 
         If `first` is 0, a head may have fewer columns: zeros follow them.
         """
+        ...
+
+    def apply(self, operation: Operation, *inputs: A) -> A:
+        """The result of an operation that only one family has: (T, n)."""
         ...
 
     def join(self, x: A, y: A) -> A:

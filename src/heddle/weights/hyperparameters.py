@@ -62,7 +62,7 @@ HYPERPARAMETERS = {
     "shared_experts": "number of shared experts, each as wide as an expert",
     "dense_layers": "number of layers before the first one with experts",
     "expert_layers": "for each layer, whether it has experts",
-    "expert_scoring": "softmax, softmax_of_chosen or sigmoid of the router's logits",
+    "expert_scoring": "softmax, softmax_of_chosen, sigmoid or sqrt_softplus of router logits",
     "expert_weights_normalised": "whether a token's expert weights are divided by their sum",
     "expert_weights_scale": "factor on expert weights",
     "expert_groups": "groups of experts",
@@ -72,6 +72,14 @@ HYPERPARAMETERS = {
     "mlp_limit": "for each layer, limit of gate and up outside of experts; 0: none",
     "expert_slope": "clamped activation: factor on the gate in the sigmoid",
     "activation": "activation of feed-forward layers: silu, gelu, clamped, squared_relu",
+    "listed_layers": "number of first layers whose experts a table lists for each token id",
+    "streams": "streams of the hidden state, which hyper-connections mix",
+    "streams.turns": "times that the sums of their weights are balanced",
+    "streams.eps": "term that these weights and their sums add",
+    "compression": "for each layer, positions of which one compressed key is made; 0: none",
+    "compression.overlapping": "such positions where a compressed key reads those before, too",
+    "output_groups": "groups of heads, each with a matrix before the output matrix",
+    "output_rank": "rows of such a matrix",
     "attention.scale_dim": "scores are divided by the square root of this",
     "attention.scale": "factor on scores; the default is 1 over the root of a head's elements",
     "attention.plain_norms": "whether rotated queries and keys have norms without weights",
@@ -125,7 +133,9 @@ HYPERPARAMETERS = {
 }
 """Canonical names and meanings of hyperparameters. A reader gives those that its files have."""
 
-_COUNTS_OF_LAYERS = ("layers", "prediction_layers", "shared_layers", "dense_layers")
+_COUNTS_OF_LAYERS = tuple(
+    f"{one}layers" for one in ("", "prediction_", "shared_", "dense_", "listed_")
+)
 _SIZES = (
     *("width", "heads", "kv_heads", "key_dim", "value_dim", "query_rank"),
     *("latent_rank", "layer_input_width", "vocabulary", "rope.dim", "rope.local_dim"),
@@ -133,6 +143,7 @@ _SIZES = (
     *("state.taps", "state.step_rank", "experts", "experts_used", "expert_latent"),
     *("shared_experts", "expert_groups", "expert_groups_used", "expert_group_best"),
     *("dense.0.width", "dense.1.width"),
+    *("streams", "output_groups", "output_rank"),
 )
 """Sizes of which something is made before a tensor of the size is claimed. A width of feed-forward
 layers is not among them: a file may name one that its model does not use."""

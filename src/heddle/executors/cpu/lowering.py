@@ -55,7 +55,8 @@ def rope_tables(
     ):  # whole tables in float64 would be the load's memory peak
         part = slice(start, min(start + 1024, positions))
         places = np.arange(part.start, part.stop)
-        angle, scale = places[:, None] * frequency, spec.scales(places)[:, None]
+        angle = (places + spec.offset)[:, None] * frequency
+        scale = spec.scales(places)[:, None]
         cosine[part], sine[part] = np.cos(angle) * scale, np.sin(angle) * scale
     return cosine, sine
 
@@ -105,7 +106,7 @@ class _Lowering:
     ) -> None:
         self.program = program
         self.positions = positions
-        self._places = places
+        self.cache_of = places
         self._fixed = fixed
         self.buffer_of: dict[Node, int] = {}
         self._order = {node: index for index, node in enumerate(nodes)}
@@ -181,6 +182,9 @@ class _Lowering:
                 self.program.add(self._of(node, 0), self._of(node, 1), self._new(node))
             case recording.TakeRows():
                 self.program.take_rows(self._of(node, 0), self._new(node))
+            case recording.Apply():
+                inputs = [self.buffer_of[source] for source in node.inputs]
+                node.operation.emit(self, inputs, self._new(node))
             case recording.Join():
                 self.program.join(self._of(node, 0), self._of(node, 1), self._new(node))
             case recording.TakeColumns():
@@ -265,7 +269,7 @@ class _Lowering:
     def _emit_attend(self, node: recording.Attend) -> None:
         q, *kept = (self.buffer_of[source] for source in node.inputs)
         spec = node.spec
-        cache, layer = self._places[node.layer]
+        cache, layer = self.cache_of[node.layer]
         if kept:
             k, v = kept
             self.program.store_kv(k, v, layer, cache)
@@ -303,7 +307,7 @@ class _Lowering:
             )
         return self._biases[key]
 
-    def _place(self, place: StatePlace) -> int:
+    def place_of(self, place: StatePlace) -> int:
         """The place at which a part begins in the state of a sequence, in floats."""
         return self._fixed[place.layer] // 4 + place.first
 
@@ -315,7 +319,7 @@ class _Lowering:
             taps=filters.taps,
             filters=filters.values.ravel(),
             bias=filters.bias,
-            place=self._place(node.place),
+            place=self.place_of(node.place),
             silu=node.activation == "silu",
             out=self._new(node),
         )
@@ -330,7 +334,7 @@ class _Lowering:
             value_dim=spec.value_dim,
             corrects=spec.corrects,
             tiled=spec.tiled,
-            place=self._place(node.place),
+            place=self.place_of(node.place),
             skip=None if node.skip is None else _vector(node.skip),
             out=self._new(node),
         )
@@ -340,7 +344,7 @@ class _Lowering:
             *(self.buffer_of[source] for source in node.inputs),
             rates=_vector(node.rates),
             skip=_vector(node.skip),
-            place=self._place(node.place),
+            place=self.place_of(node.place),
             out=self._new(node),
         )
 
@@ -355,7 +359,7 @@ class _Lowering:
 
     def _emit_latent_attend(self, node: recording.LatentAttend) -> None:
         q_latent, q, latent, key = (self.buffer_of[source] for source in node.inputs)
-        cache, layer = self._places[node.layer]
+        cache, layer = self.cache_of[node.layer]
         self.program.store_latents(latent, key, layer, cache)
         fused, out = self._wants_quantised(node) and node.spec.rank % 32 == 0, self._new(node)
         spec = node.spec

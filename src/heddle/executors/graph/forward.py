@@ -101,6 +101,8 @@ def compute_node(node: Node, ops: Ops[A, Any], sources: list[A]) -> A:
             return ops.latent_attend(q_latent, q, k, v, layer, latent)
         case recording.TakeColumns(first=first, width=width, heads=heads), [x]:
             return ops.take_columns(x, first, width // heads, heads)
+        case recording.Apply(operation=operation), sources:
+            return ops.apply(operation, *sources)
         case recording.Join(), [x, y]:
             return ops.join(x, y)
         case recording.Gated(activation=activation), [gate, up]:

@@ -20,13 +20,14 @@ if TYPE_CHECKING:
         ExpertWeights,
         LatentSpec,
         LinearAttentionSpec,
+        Operation,
         RopeSpec,
         StatePlace,
     )
 
 
 _MAPS = {"silu", "gelu", "gelu_erf", "relu", "sigmoid"}
-_GATES = _MAPS | {"clamped", "identity", "silu_to_7", "silu_to_16"}
+_GATES = _MAPS | {"clamped", "identity", "limited", "silu_to_7", "silu_to_16"}
 _UNGATED = _MAPS | {"squared_relu", "tanh"}
 
 
@@ -224,6 +225,11 @@ class SelectiveScan(Node):
     rates: object
     skip: object
     place: StatePlace
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Apply(Node):
+    operation: Operation
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -440,6 +446,10 @@ class RecordingOps:
 
     def take_columns(self, x: Node, first: int, width: int, heads: int = 1) -> Node:
         return self._record(TakeColumns((x,), heads * width, x.per_row, first, heads))
+
+    def apply(self, operation: Operation, *inputs: Node) -> Node:
+        width = operation.width(*(x.width for x in inputs))
+        return self._record(Apply(inputs, width, inputs[0].per_row, operation))
 
     def join(self, x: Node, y: Node) -> Node:
         return self._record(Join((x, y), x.width + y.width, x.per_row))

@@ -1,4 +1,4 @@
-"""DeepSeek-V2 to V3.2, Kimi K2, GLM, Mistral 4, Sarvam, MiniCPM3: latent attention."""
+"""DeepSeek-V2 to V4, Kimi K2, GLM, Mistral 4, Sarvam, MiniCPM3: latents, compressed keys."""
 
 from heddle.doors import Extension
 
@@ -6,5 +6,6 @@ EXTENSION = Extension(
     families=(
         "heddle.extensions.deepseek.deepseek:FAMILY",
         "heddle.extensions.deepseek.minicpm3:FAMILY",
+        "heddle.extensions.deepseek.deepseek_v4:FAMILY",
     )
 )

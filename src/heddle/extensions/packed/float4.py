@@ -73,9 +73,9 @@ class _Nvfp4:
         return decode
 
 
-def mxfp4(stem: str, codes: str, tensors: Stored) -> PackedMatrix:
-    """A matrix of MXFP4. `codes` is the last part of the name of its codes."""
-    parts = (f"{stem}.{codes}", f"{stem}.weight_scale")
+def mxfp4(stem: str, codes: str, tensors: Stored, *, scales: str = "weight_scale") -> PackedMatrix:
+    """A matrix of MXFP4. `codes` and `scales` are the last parts of the names of both."""
+    parts = (f"{stem}.{codes}", f"{stem}.{scales}")
     shape = _shape(parts[0], parts[1], 32, ("U8", "F8_E8M0"), tensors)
 
     def open_parts(read: Read) -> DecodeRows:
@@ -91,7 +91,7 @@ def _shape(
     codes: str, scales: str, group: int, dtypes: tuple[str, ...], tensors: Stored
 ) -> tuple[int, int]:
     """The rows and columns of a matrix, whose scales must fit them."""
-    rows, stored = require(tensors, codes, ("U8",), None, None).shape
+    rows, stored = require(tensors, codes, ("U8", "I8"), None, None).shape
     if 2 * stored % group:
         raise ModelFileError(
             f"tensor {codes} has {2 * stored} columns, which are no whole groups of {group}",
@@ -102,4 +102,5 @@ def _shape(
 
 
 def _codes(pairs: Codes) -> Codes:
+    pairs = pairs.view(np.uint8)
     return np.stack([pairs & 15, pairs >> 4], axis=-1).reshape(len(pairs), -1)

@@ -1,7 +1,8 @@
 """compressed-tensors, FP8 and modelopt: codes (rows, columns) and scales (rows, groups).
 
 A module has `weight_packed` (codes in words) or `weight` (one byte each), and `weight_scale`. FP8
-with scales of 128 by 128 values calls them `weight_scale_inv`, and multiplies by them.
+with scales of 128 by 128 values calls them `weight_scale_inv`, and multiplies by them; in files of
+DeepSeek's own, `scale`. There scales are powers of 2 (E8M0), and experts may be MXFP4.
 """
 
 from __future__ import annotations
@@ -79,11 +80,18 @@ def fp8(settings: Config, tensors: Stored, _read: Read) -> list[PackedMatrix]:
     are_sizes = isinstance(blocks, list) and [type(size) for size in blocks] == [int, int]
     if not isinstance(blocks, list) or not are_sizes or min(blocks) < 1:
         raise refuse("weight_block_size", blocks, "supported: two positive whole numbers")
-    return [
+    found = [
         matrix
         for stem in stems(tensors, ".weight_scale_inv")
         for matrix in _in_blocks(stem, tensors, (blocks[0], blocks[1]))
     ]
+    for stem in stems(tensors, ".scale"):
+        weight = tensors.get(f"{stem}.weight")
+        if weight is not None and weight.dtype == "I8":
+            found.append(float4.mxfp4(stem, "weight", tensors, scales="scale"))
+        else:
+            found.append(_scaled(f"{stem}.weight", f"{stem}.scale", tensors, tuple(blocks)))
+    return found
 
 
 def modelopt(settings: Config, tensors: Stored, _read: Read) -> list[PackedMatrix]:
@@ -172,9 +180,9 @@ def _scaled(label: str, scale: str, tensors: Stored, blocks: tuple[int, ...] = (
     """A matrix of int8 or FP8. `blocks` are the rows and columns that share a scale."""
     stored = require(tensors, label, ("I8", "F8_E4M3"), None, None)
     rows, columns = stored.shape
-    scales = require(tensors, scale, FLOATS, *tensors[scale].shape)
+    scales = require(tensors, scale, (*FLOATS, "F8_E8M0"), *tensors[scale].shape)
     if blocks:
-        require(tensors, scale, FLOATS, -(-rows // blocks[0]), -(-columns // blocks[1]))
+        require(tensors, scale, (scales.dtype,), -(-rows // blocks[0]), -(-columns // blocks[1]))
     else:
         _check_one_or_by_row(scale, scales, rows)
     zero_label = label + "_zero_point"
@@ -247,7 +255,10 @@ class _Bytes:
         rows, _columns = self.shape
         own = None if self.expert is None else slice(self.expert, self.expert + 1)
         whole = None if own is None else read(self.parts[0], own)[0]
-        scales = read(self.parts[1], own).astype(np.float32)
+        scales = read(self.parts[1], own)
+        if scales.dtype == np.uint8:
+            scales = np.ldexp(np.float32(1), scales.astype(np.int32) - 127)
+        scales = scales.astype(np.float32)
         scales = scales if own is None else scales[0]
         zeros = [read(label).astype(np.int16).reshape(-1, 1) for label in self.parts[2:]]
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         ExpertWeights,
         LatentSpec,
         LinearAttentionSpec,
+        Operation,
         RopeSpec,
         StatePlace,
     )
@@ -248,7 +249,7 @@ class ReferenceOps:
         """Angles are float64. Their cosines and sines are rounded to float32."""
         pair = np.arange(spec.dim // 2)
         frequency = spec.base ** (-2.0 * pair / spec.dim) / np.array(spec.factors or 1.0)
-        angle = (positions[:, None] * frequency)[:, None, :]
+        angle = ((positions + spec.offset)[:, None] * frequency)[:, None, :]
         scale = spec.scales(positions)[:, None, None]
         cos, sin = ((turn(angle) * scale).astype(np.float32) for turn in (np.cos, np.sin))
         first, second = (2 * pair, 2 * pair + 1) if spec.interleaved else (pair, pair + len(pair))
@@ -433,6 +434,10 @@ class ReferenceOps:
         lacking = ((0, 0), (0, 0), (0, width - by_head.shape[-1]))
         return np.pad(by_head, lacking).reshape(len(x), -1)
 
+    def apply(self, operation: Operation, *inputs: Array) -> Array:
+        result: Array = operation.compute(self._runs, *inputs)
+        return result
+
     def join(self, x: Array, y: Array) -> Array:
         return np.concatenate([x, y], axis=1)
 
@@ -475,6 +480,8 @@ def route(logits: Array, spec: ExpertSpec) -> tuple[Array, Array]:
         scores = _softmax(logits)
     elif spec.scoring == "sigmoid":
         scores = _sigmoid(logits)
+    elif spec.scoring == "sqrt_softplus":
+        scores = np.sqrt(np.logaddexp(0, logits))
     values = scores + np.array(spec.selection_bias, np.float32) if spec.selection_bias else scores
     if spec.groups_used < spec.groups:
         grouped = values.reshape(len(values), spec.groups, -1)
@@ -488,7 +495,7 @@ def route(logits: Array, spec: ExpertSpec) -> tuple[Array, Array]:
     if spec.scoring == "softmax_of_chosen":
         weights = _softmax(weights)
     elif spec.normalised:
-        floor = np.float32(1e-20 if spec.scoring == "sigmoid" else 0)  # DeepSeek-V3
+        floor = np.float32(0 if spec.scoring == "softmax" else 1e-20)  # DeepSeek-V3
         weights = weights / (weights.sum(axis=-1, keepdims=True) + floor)
     weights = weights * np.float32(spec.scale)
     if spec.expert_scales:
@@ -545,6 +552,9 @@ _ACTIVATIONS: dict[str, Callable[[Array, Array], Array]] = {
     "gelu_erf": lambda gate, up: _gelu_erf(gate) * up,
     "relu": lambda gate, up: np.maximum(gate, np.float32(0)) * up,
     "clamped": _clamped,
+    "limited": lambda gate, up: (
+        _silu(np.minimum(gate, np.float32(10))) * np.clip(up, np.float32(-10), np.float32(10))
+    ),
     "sigmoid": lambda gate, up: _sigmoid(gate) * up,
     "identity": lambda gate, up: gate * up,
     "silu_to_7": partial(_limited_silu, most=7.0),

@@ -27,7 +27,7 @@ from heddle.extensions.torch.division.shares import whole
 from heddle.extensions.torch.executor import TorchExecutor, Uploaded
 from heddle.extensions.torch.graphs import capture_of
 from heddle.extensions.torch.open_blocks import kinds_with_rows
-from heddle.extensions.torch.operations import operations
+from heddle.extensions.torch.operations import operations, served
 from heddle.extensions.torch.parallel import load_parallel, load_rank
 from heddle.extensions.torch.program import Program
 from heddle.extensions.torch.settings import TorchSettings
@@ -150,7 +150,7 @@ class _Recorded(NamedTuple):
         loader = TorchLoader.of(checkpoint, device, config, progress, checks_matmuls=uses_torch)
         claims = Claims(checkpoint, Mix.named(config.quantize), loader.constants)
         weights = model.load(claims)
-        return cls(checkpoint, loader, claims, weights, record(model, weights))
+        return cls(checkpoint, loader, claims, weights, served(record(model, weights)))
 
 
 def _loaded(

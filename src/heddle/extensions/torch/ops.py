@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         ExpertWeights,
         LatentSpec,
         LinearAttentionSpec,
+        Operation,
         RopeSpec,
         StatePlace,
     )
@@ -326,6 +327,9 @@ class TorchOps:
         by_head = x.reshape(len(x), heads, -1)[..., first : first + width]
         lacking = width - by_head.shape[-1]
         return torch.nn.functional.pad(by_head, (0, lacking)).reshape(len(x), -1).contiguous()
+
+    def apply(self, operation: Operation, *inputs: Tensor) -> Tensor:
+        raise NotImplementedError("`operations.served` refuses models with such operations")
 
     def join(self, x: Tensor, y: Tensor) -> Tensor:
         return torch.cat([x, y], -1)

@@ -33,7 +33,7 @@ from heddle.extensions.torch.division.shares import share, share_kinds
 from heddle.extensions.torch.executor import TorchExecutor, Uploaded
 from heddle.extensions.torch.graphs import capture_of
 from heddle.extensions.torch.open_blocks import kinds_with_rows
-from heddle.extensions.torch.operations import operations
+from heddle.extensions.torch.operations import operations, served
 from heddle.extensions.torch.program import Program, ProgramMemory
 from heddle.extensions.torch.ranks.executor import RankedExecutor
 from heddle.extensions.torch.ranks.group import start_ranks
@@ -159,7 +159,7 @@ class _Prepared:
         mix = Mix.named(config.quantize)
         uses_torch = operations(device).uses_matmuls_of_torch
         loader = TorchLoader.of(checkpoint, device, config, progress, checks_matmuls=uses_torch)
-        forward = record(model, model.load(Claims(checkpoint, mix, loader.constants)))
+        forward = served(record(model, model.load(Claims(checkpoint, mix, loader.constants))))
         division = Division(forward, config.of(TorchSettings).tensor_parallel)
         kinds = share_kinds(division, kept_kinds(model, config))
         kinds = kinds_with_rows(forward, kinds, division)

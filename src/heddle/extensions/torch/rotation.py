@@ -46,7 +46,7 @@ def _block(number: int, spec: RopeSpec) -> np.ndarray[tuple[int, ...], np.dtype[
     positions = np.arange(number * _BLOCK, (number + 1) * _BLOCK)
     pair = np.arange(spec.dim // 2)
     frequency = spec.base ** (-2.0 * pair / spec.dim) / np.array(spec.factors or 1.0)
-    angle = positions[:, None] * frequency
+    angle = (positions + spec.offset)[:, None] * frequency
     scale = spec.scales(positions)[:, None]
     turns = [(turn(angle) * scale).astype(np.float32) for turn in (np.cos, np.sin)]
     return np.stack(turns, axis=1)

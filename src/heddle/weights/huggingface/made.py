@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Protocol
 
-from heddle.weights.huggingface.safetensors import DTYPE_BITS
+from heddle.weights.tensor_types import TensorType
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     Raw = NDArray[np.uint8]
 
 MXFP4 = "MXFP4"
-_BLOCK = 32
 
 
 class Stored(Protocol):
@@ -35,7 +34,7 @@ class MadeTensor:
     """A canonical tensor that is made from stored ones.
 
     Attributes:
-        dtype: `MXFP4`, or the stored dtype.
+        dtype: the name of a type of tensors: `MXFP4`, or that of the stored tensor.
         shape: of the canonical tensor.
         sources: names of the stored tensors, that of the label first.
         make: the canonical tensor's bytes, from those of the sources.
@@ -54,7 +53,5 @@ class MadeTensor:
     @property
     def nbytes(self) -> int:
         """Size in bytes."""
-        elements = prod(self.shape)
-        if self.dtype == MXFP4:
-            return elements // _BLOCK * (_BLOCK // 2 + 1)
-        return elements * DTYPE_BITS[self.dtype] // 8
+        kind = TensorType[self.dtype]
+        return prod(self.shape) // kind.block_elements * kind.block_bytes
