@@ -14,12 +14,13 @@ from tiny_files import SMALL
 
 from heddle.errors import ConfigError
 from heddle.executors.graph.forward import record
-from heddle.executors.graph.recording import ExpertsShare, LinearEach, TakeColumns
+from heddle.executors.graph.recording import TakeColumns
 from heddle.executors.serving import kept_kinds, load_of
 from heddle.extensions.torch.division.claims import Claims
 from heddle.extensions.torch.division.divide import Division
 from heddle.extensions.torch.division.shares import share, share_kinds, whole
 from heddle.extensions.torch.fusion import fused
+from heddle.extensions.torch.made_nodes import ExpertsShare, LinearEach
 from heddle.models.build import build
 from heddle.state import divide
 from heddle.step import Chunk, Scoring, StepPlan

@@ -9,6 +9,7 @@ import pytest
 from heddle.executors.graph import recording
 from heddle.executors.graph.forward import Forward
 from heddle.executors.graph.recording import Input, Node, RecordingOps
+from heddle.extensions.torch import made_nodes
 from heddle.extensions.torch.fusion import fused
 from heddle.models.ops import AttentionSpec, Batch, RopeSpec
 
@@ -61,7 +62,7 @@ def test_rotations_are_joined_with_the_attention_that_reads_them() -> None:
     found = fused(forward, id)
     assert kinds(found) == [*["Linear"] * 3, "RopedAttend", "TakeRows", "Linear"]
     node = found.nodes[3]
-    assert isinstance(node, recording.RopedAttend)
+    assert isinstance(node, made_nodes.RopedAttend)
     assert (node.layer, node.spec, node.rope, node.width) == (3, SPEC, ROPE, 8)
     assert node.inputs == (*found.nodes[:3], made.positions)
 
@@ -95,13 +96,13 @@ def test_sums_are_joined_with_their_norms() -> None:
     names = ["AddNorm", "Item", "Item", "Linear", "Linear", "Add", "TakeRows", "Linear"]
     assert kinds(found)[3:] == names
     both, kept, norm, linear, _, last = found.nodes[3:9]
-    assert isinstance(both, recording.AddNorm)
+    assert isinstance(both, made_nodes.AddNorm)
     assert (both.weight, both.eps, both.readers) == ("w", 1e-6, weights)
     assert both.inputs == (made.x, found.nodes[0])
     assert last.inputs == (kept, linear)
     assert linear.inputs == (norm,)
-    assert isinstance(kept, recording.Item)
-    assert isinstance(norm, recording.Item)
+    assert isinstance(kept, made_nodes.Item)
+    assert isinstance(norm, made_nodes.Item)
     assert (kept.index, norm.index) == (0, 1)
 
 
@@ -122,7 +123,7 @@ def test_gates_know_the_matrices_that_multiply_them(is_multiplied: bool) -> None
     assert kinds(found) == [*["Linear"] * 3, *names, "TakeRows", "Linear"]
     gated = found.nodes[3]
     assert gated.inputs == tuple(found.nodes[1:3])
-    if isinstance(gated, recording.GatedFor):
+    if isinstance(gated, made_nodes.GatedFor):
         assert (gated.activation, gated.readers, gated.width) == ("silu", (down,), 4)
 
 
@@ -135,10 +136,10 @@ def test_matmuls_of_one_input_are_joined_if_a_device_can() -> None:
     names = ["LinearEach", *["Item"] * 4, "Linear", "Linear", "Add", "Gated", "TakeRows", "Linear"]
     assert kinds(found) == names
     every, q, _, _, last, own, _, add, gated, *_ = found.nodes
-    assert isinstance(every, recording.LinearEach)
+    assert isinstance(every, made_nodes.LinearEach)
     assert every.weights == (Weight(8), Weight(4), Weight(4), Weight(8))
     assert (every.inputs, every.width) == ((made.x,), 24)
-    assert [item.index for item in found.nodes[1:5] if isinstance(item, recording.Item)] == [
+    assert [item.index for item in found.nodes[1:5] if isinstance(item, made_nodes.Item)] == [
         *range(4)
     ]
     assert [item.width for item in found.nodes[1:5]] == [8, 4, 4, 8]

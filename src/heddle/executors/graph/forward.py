@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from heddle.executors.graph import recording
 from heddle.executors.graph.recording import Input, Node, RecordingOps
@@ -13,8 +13,6 @@ from heddle.roofline import ExpertWork, ModelWork
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from heddle.executors.graph.fused_ops import FusedOps
-    from heddle.executors.graph.share_ops import ShareOps
     from heddle.models.decoder import Decoder
     from heddle.models.ops import Ops
 
@@ -127,38 +125,7 @@ def compute_node(node: Node, ops: Ops[A, Any], sources: list[A]) -> A:
             return ops.add(x, y)
         case recording.TakeRows(), [x, rows]:
             return ops.take_rows(x, rows)
-        case recording.SumRanks(), [x]:
-            return _of_ranks(ops).sum_ranks(x)
-        case recording.GatherRanks(widths=widths, order=order), [x]:
-            return _of_ranks(ops).gather_ranks(x, widths, order)
-        case recording.PickColumns(columns=columns), [x]:
-            return _of_ranks(ops).pick_columns(x, columns)
-        case recording.EmbedShare(table=table, first=first), [tokens]:
-            return _of_ranks(ops).embed_share(table, tokens, first)
-        case recording.ExpertsShare(weights=weights, spec=experts, first=first), [x, logits]:
-            return _of_ranks(ops).experts_share(x, logits, weights, experts, first)
-        case recording.RopedAttend(layer=layer, spec=attention, sinks=sinks, rope=rope), sources:
-            q, k, v, positions = sources
-            return _fused(ops).roped_attend(q, k, v, positions, layer, attention, sinks, rope)
-        case recording.AddNorm(weight=weight, eps=eps, readers=readers), [x, y]:
-            return cast("A", _fused(ops).add_norm(x, y, weight, eps, readers))
-        case recording.GatedFor(activation=activation, readers=readers), [gate, up]:
-            return _fused(ops).gated_for(gate, up, activation, readers)
-        case recording.LinearEach(weights=weights), [x]:
-            return cast("A", _fused(ops).linear_each(x, weights))
-        case recording.Item(index=index), [several]:
-            return cast("tuple[A, ...]", several)[index]
     raise ValueError(f"no operation computes {type(node).__name__}")
-
-
-def _of_ranks(ops: Ops[A, Any]) -> ShareOps[A]:
-    """The operations of a rank's graph. An executor that divides models has them."""
-    return cast("ShareOps[A]", ops)
-
-
-def _fused(ops: Ops[A, Any]) -> FusedOps[A]:
-    """The joined operations. A device that asks for them has them."""
-    return cast("FusedOps[A]", ops)
 
 
 def model_work(
@@ -185,7 +152,7 @@ def model_work(
             layers.append((node.spec.window, position_bytes[node.layer]))
         elif isinstance(node, recording.KEEP_STATES):
             state_bytes += 4 * node.place.count
-        elif isinstance(node, recording.Experts | recording.ExpertsShare):
+        elif isinstance(node, recording.Experts):
             stacks = [node.weights.up, node.weights.down]
             if node.weights.gate is not None:
                 stacks.append(node.weights.gate)

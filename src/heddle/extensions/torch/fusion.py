@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from heddle.executors.graph import recording
 from heddle.executors.graph.forward import Forward
+from heddle.extensions.torch import made_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
@@ -62,7 +63,7 @@ class _Fusion:
         if isinstance(node, recording.Attend) and self._has_ropes(node):
             self._made[node] = self._roped(node)
         elif isinstance(node, recording.Gated) and (readers := tuple(self._matrices(node))):
-            self._made[node] = recording.GatedFor(
+            self._made[node] = made_nodes.GatedFor(
                 self._new(node.inputs), node.width, node.per_row, node.activation, readers
             )
         else:
@@ -90,7 +91,7 @@ class _Fusion:
         q, k, v = node.inputs
         assert isinstance(q, recording.Rope)
         inputs = self._new((q.inputs[0], k.inputs[0], v, q.inputs[1]))
-        return recording.RopedAttend(
+        return made_nodes.RopedAttend(
             inputs, node.width, node.per_row, node.layer, node.spec, node.sinks, q.spec
         )
 
@@ -109,10 +110,10 @@ class _Fusion:
         """The tuple of products, and each of them."""
         width, per_row = sum(node.width for node in nodes), nodes[0].per_row
         weights = tuple(node.weight for node in nodes)
-        every = recording.LinearEach(self._new(nodes[0].inputs), width, per_row, weights)
+        every = made_nodes.LinearEach(self._new(nodes[0].inputs), width, per_row, weights)
         yield every
         for index, node in enumerate(nodes):
-            self._made[node] = recording.Item((every,), node.width, per_row, index)
+            self._made[node] = made_nodes.Item((every,), node.width, per_row, index)
             yield self._made[node]
 
     def _sums_with_norms(self) -> Iterator[tuple[Node, recording.Norm]]:
@@ -126,7 +127,7 @@ class _Fusion:
 
     def _sum_and_norm(self, node: Node, norm: recording.Norm) -> Iterator[Node]:
         """The pair of a sum and its norm, and those of the two that are read."""
-        both = recording.AddNorm(
+        both = made_nodes.AddNorm(
             self._new(node.inputs),
             node.width,
             node.per_row,
@@ -137,7 +138,7 @@ class _Fusion:
         yield both
         for index, part in enumerate((node, norm)):
             if self._readers.get(part) != [norm] or part is self._forward.states:
-                item = recording.Item((both,), node.width, node.per_row, index)
+                item = made_nodes.Item((both,), node.width, node.per_row, index)
                 self._made[part] = item
                 yield item
 
@@ -146,5 +147,5 @@ class _Fusion:
         for reader in self._readers.get(node, ()):
             if isinstance(reader, recording.Linear):
                 yield reader.weight
-            elif isinstance(reader, recording.Experts | recording.ExpertsShare):
+            elif isinstance(reader, recording.Experts):
                 yield reader.weights.up

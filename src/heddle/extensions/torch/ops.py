@@ -69,7 +69,7 @@ class TorchOps:
     """The operations of one step.
 
     Attributes:
-        joins: whether it has the joined operations of `heddle.executors.graph.fused_ops`.
+        joins: whether it has the joined operations of `heddle.extensions.torch.fused_ops`.
         uses_matmuls_of_torch: whether the load checks them; see `tiles.py`.
     """
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 import torch
 
-from heddle.executors.graph.recording import Attend, GatherRanks, LatentAttend, Rope, SumRanks
+from heddle.executors.graph.recording import Attend, LatentAttend, Rope
 from heddle.extensions.torch.agreement import Agreement, Attempt, Exchanges
 from heddle.extensions.torch.cache import PagedMemory
 from heddle.extensions.torch.chunk_rows import logit_rows, rows_of, state_rows
@@ -18,6 +18,7 @@ from heddle.extensions.torch.constants import Constants
 from heddle.extensions.torch.fusion import fused
 from heddle.extensions.torch.graphs import Graphs, GraphStep, buckets
 from heddle.extensions.torch.layout import SPLIT, Layout, Spare
+from heddle.extensions.torch.made_nodes import GatherRanks, SumRanks
 from heddle.extensions.torch.operations import operations
 from heddle.extensions.torch.ops import attention_shape, latent_shape
 from heddle.extensions.torch.rotation import Rotations

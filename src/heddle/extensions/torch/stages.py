@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from heddle.executors.graph.forward import compute_node
+from heddle.extensions.torch.made_nodes import compute_node
 
 if TYPE_CHECKING:
     from collections.abc import Set

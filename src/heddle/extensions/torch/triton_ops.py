@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 
 class TritonOps(TorchOps):
-    """The operations of one step, and joined ones (`heddle.executors.graph.fused_ops`)."""
+    """The operations of one step, and joined ones (`heddle.extensions.torch.fused_ops`)."""
 
     joins = True
     uses_matmuls_of_torch = False
@@ -70,7 +70,7 @@ class TritonOps(TorchOps):
         return multiply(self._operand(x, w.type), w)
 
     def linear_each(self, x: Tensor, weights: tuple[Matrix, ...]) -> tuple[Tensor, ...]:
-        """See `heddle.executors.graph.fused_ops.FusedOps`."""
+        """See `heddle.extensions.torch.fused_ops.FusedOps`."""
         self._check()
         return multiply_each(self._operand(x, weights[0].type), weights)
 
@@ -95,7 +95,7 @@ class TritonOps(TorchOps):
     def add_norm(
         self, x: Tensor, y: Tensor, w: Tensor, eps: float, readers: tuple[Matrix | Stack, ...]
     ) -> tuple[Tensor, Tensor]:
-        """See `heddle.executors.graph.fused_ops.FusedOps`."""
+        """See `heddle.extensions.torch.fused_ops.FusedOps`."""
         kind = _kind_for(readers)
         found = add_norm(x, y, w, eps, kind)
         self._taken = found.norm, {kind: found.operand}
@@ -119,7 +119,7 @@ class TritonOps(TorchOps):
         sinks: Tensor | None,
         rope: RopeSpec,
     ) -> Tensor:
-        """See `heddle.executors.graph.fused_ops.FusedOps`."""
+        """See `heddle.extensions.torch.fused_ops.FusedOps`."""
         group, _ = self._pages.places[layer]
         keys, values = self._pages.parts(layer)
         asked = rotate_and_store(
@@ -142,7 +142,7 @@ class TritonOps(TorchOps):
     def gated_for(
         self, gate: Tensor, up: Tensor, activation: str, readers: tuple[Matrix | Stack, ...]
     ) -> Tensor:
-        """See `heddle.executors.graph.fused_ops.FusedOps`."""
+        """See `heddle.extensions.torch.fused_ops.FusedOps`."""
         kind = _kind_for(readers)
         y, own = gated_operand(gate, up, activation, kind)
         self._taken = y, {kind: own}

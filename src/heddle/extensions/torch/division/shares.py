@@ -9,6 +9,7 @@ import numpy as np
 
 from heddle.executors.graph import recording
 from heddle.executors.graph.forward import Forward
+from heddle.extensions.torch import made_nodes
 from heddle.extensions.torch.division.claims import WHOLE, Cut
 from heddle.extensions.torch.division.divide import columns_of
 from heddle.models.fixed_state import fixed_state
@@ -105,14 +106,14 @@ class _Cutter:
         found = self._made[node]
         division = self._division
         if division is not None and node in division.terms:
-            found = self._add(recording.SumRanks((found,), node.width, node.per_row))
+            found = self._add(made_nodes.SumRanks((found,), node.width, node.per_row))
         elif division is not None and node in division.parts:
             parts = division.parts[node]
             widths = tuple(map(len, parts))
             places = np.unique(np.concatenate(parts), return_index=True)[1]
             order = () if _is_run(places, sum(widths)) else tuple(places.tolist())
             found = self._add(
-                recording.GatherRanks((found,), node.width, node.per_row, widths, order)
+                made_nodes.GatherRanks((found,), node.width, node.per_row, widths, order)
             )
         self._whole[node] = found
         return found
@@ -131,7 +132,7 @@ class _Cutter:
         own, per_row = (found,), node.per_row
         if _is_run(at - at[0], len(at)):
             return self._add(recording.TakeColumns(own, len(at), per_row, int(at[0]), 1))
-        return self._add(recording.PickColumns(own, len(at), per_row, tuple(at.tolist())))
+        return self._add(made_nodes.PickColumns(own, len(at), per_row, tuple(at.tolist())))
 
     def _load(self, claim: Any, cut: Cut = WHOLE) -> Any:
         """A weight, or a part of it."""
@@ -281,7 +282,7 @@ class _Cutter:
             case recording.Embed(table=table):
                 rows = division.rows_of(rank, _claim(table).out_features)
                 loaded = self._load(table, Cut(rows=np.asarray(rows)))
-                return recording.EmbedShare(
+                return made_nodes.EmbedShare(
                     node.inputs, node.width, node.per_row, loaded, rows.start
                 )
             case recording.Experts(weights=weights, spec=spec):
@@ -291,7 +292,7 @@ class _Cutter:
                     return replace(node, inputs=inputs, weights=loaded)
                 own = division.experts_of(rank, spec.count)
                 loaded = self._stacks(weights, stack=own)
-                return recording.ExpertsShare(
+                return made_nodes.ExpertsShare(
                     inputs, node.width, node.per_row, loaded, spec, own.start
                 )
         first, *rest = (self._made[one] for one in node.inputs)

@@ -20,7 +20,7 @@ class ShareOps(Protocol[A]):
         ...
 
     def gather_ranks(self, x: A, widths: Sequence[int], order: Sequence[int]) -> A:
-        """The columns of all ranks; see :class:`heddle.executors.graph.recording.GatherRanks`."""
+        """The columns of all ranks; see :class:`heddle.extensions.torch.made_nodes.GatherRanks`."""
         ...
 
     def pick_columns(self, x: A, columns: Sequence[int]) -> A:
