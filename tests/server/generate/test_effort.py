@@ -61,6 +61,7 @@ OFF: list[tuple[str, dict[str, Any]]] = [
     ("/v1/chat/completions", {"messages": ASKED, "reasoning_effort": "none"}),
     ("/v1/chat/completions", {"messages": ASKED, "thinking": {"type": "disabled"}}),
     ("/v1/chat/completions", {"messages": ASKED, "reasoning": {"effort": "none"}}),
+    ("/v1/chat/completions", {"messages": ASKED, "enable_thinking": False}),
     ("/v1/responses", {"input": "hello", "reasoning": {"effort": "none"}}),
     (
         "/v1/messages",
@@ -112,6 +113,24 @@ def test_limits_that_differ_are_an_error(asking: Talking) -> None:
     answer = asking.post("/v1/chat/completions", body)
     assert answer.status_code == 400
     assert "differ" in answer.json()["error"]["message"]
+
+
+def test_a_chat_that_turns_reasoning_on_and_off_is_an_error(asking: Talking) -> None:
+    body = {"messages": ASKED, "thinking": {"type": "enabled"}, "enable_thinking": False}
+    answer = asking.post("/v1/chat/completions", body)
+    assert answer.status_code == 400
+    assert "enable_thinking (False) and thinking (True) differ" in answer.json()["error"]["message"]
+
+
+def test_turning_reasoning_on_is_a_hint(asking: Talking) -> None:
+    asking.says("Yes.")
+    answer = asking.post("/v1/chat/completions", {"messages": ASKED, "enable_thinking": True})
+    assert (answer.status_code, answer.headers[HEADER]) == (200, "enable_thinking")
+    with talking_server("{% if thinking %}thinks{% endif %}" + templates.THINKING) as server:
+        server.says("Yes.")
+        answer = server.post("/v1/chat/completions", {"messages": ASKED, "enable_thinking": True})
+        assert (answer.status_code, HEADER in answer.headers) == (200, False)
+        assert server.prompt.startswith("thinks")
 
 
 def test_both_names_of_earlier_reasoning_reach_the_template() -> None:

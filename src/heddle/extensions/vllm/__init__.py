@@ -7,6 +7,7 @@ EXTENSION = Extension(
     fields={
         "vLLM": "heddle.extensions.vllm.field_rows:ROWS",
         "SGLang": "heddle.extensions.vllm.sglang_rows:ROWS",
+        "DashScope": "heddle.extensions.vllm.dashscope_rows:ROWS",
         "Text Embeddings Inference": "heddle.extensions.vllm.tei_rows:ROWS",
     },
 )

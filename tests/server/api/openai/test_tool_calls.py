@@ -430,7 +430,9 @@ def test_reasoning(thinking: Talking) -> None:
     assert gathered(ask(thinking, stream=True)) == ("Yes.", "Let me see.", [], "stop")
 
 
-@pytest.mark.parametrize("name", ["thinking_token_budget", "thinking_budget_tokens"])
+@pytest.mark.parametrize(
+    "name", ["thinking_token_budget", "thinking_budget_tokens", "thinking_budget"]
+)
 def test_a_budget_of_reasoning(thinking: Talking, name: str) -> None:
     """The closing mark has eight tokens here. They replace what the model would say."""
     said = "<think>abcd........Yes."

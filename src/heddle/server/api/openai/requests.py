@@ -37,7 +37,9 @@ DEFAULT_COMPLETION_TOKENS = 16
 chat, but seldom the continuation of plain text."""
 
 
-_OF_REASONING = frozenset({"reasoning_effort", "reasoning", "thinking", *THINKING_BUDGETS})
+_OF_REASONING = frozenset(
+    ("reasoning_effort", "reasoning", "thinking", "enable_thinking", *THINKING_BUDGETS)
+)
 """The fields that :func:`_reasoning` reads."""
 
 
@@ -132,9 +134,11 @@ def _reasoning(body: ChatRequest) -> ReasoningFields:
     """The reasoning fields of a body.
 
     Raises:
-        InvalidRequestError: two fields have different limits.
+        InvalidRequestError: two fields have different limits, or differ in whether to reason.
     """
     thinking = body.thinking
+    switched = thinking and thinking.type != "disabled"
+    switch, on = one_value([("enable_thinking", body.enable_thinking), ("thinking", switched)])
     limits = [(name, getattr(body, name)) for name in THINKING_BUDGETS]
     limits.append(("thinking.budget_tokens", thinking and thinking.budget_tokens))
     name, most = one_value(limits)
@@ -142,8 +146,8 @@ def _reasoning(body: ChatRequest) -> ReasoningFields:
     return ReasoningFields(
         body.reasoning_effort or effort,
         "reasoning_effort" if body.reasoning_effort else "reasoning.effort",
-        None if thinking is None else thinking.type != "disabled",
-        "thinking",
+        on,
+        switch,
         None if most == -1 else most,
         name,
     )

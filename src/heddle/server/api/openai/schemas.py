@@ -62,8 +62,8 @@ ToolChoice = Annotated[
 ]
 
 
-THINKING_BUDGETS = ("thinking_token_budget", "thinking_budget_tokens")
-"""The names of the limit on reasoning tokens in vLLM and in llama.cpp."""
+THINKING_BUDGETS = ("thinking_token_budget", "thinking_budget_tokens", "thinking_budget")
+"""The names of the limit on reasoning tokens in vLLM, in llama.cpp and in DashScope."""
 ThinkingBudget = Annotated[int, Field(ge=-1)]
 """-1: no limit."""
 
@@ -97,6 +97,8 @@ class ChatRequest(GenerationFields):
     max_completion_tokens: Annotated[int, Field(ge=-1)] | None = None
     thinking_token_budget: ThinkingBudget | None = None
     thinking_budget_tokens: ThinkingBudget | None = None
+    thinking_budget: ThinkingBudget | None = None
+    enable_thinking: bool | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     prompt_logprobs: PromptLogprobs | None = None
