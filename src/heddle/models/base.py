@@ -99,7 +99,7 @@ def read_windows(hyperparameters: Hyperparameters, layers: int, period: int = 1)
         ModelFileError: there are windows and no width, or the list has not an entry for each layer.
     """
     read = hyperparameters
-    windowed = _flags(read, "window_layers", layers)
+    windowed = read_flags(read, "window_layers", layers)
     if windowed is None:
         period = read.integer("window_period", period)
         windowed = [(layer + 1) % period > 0 for layer in range(layers)]
@@ -118,32 +118,14 @@ def read_recurrent(hyperparameters: Hyperparameters, layers: int, period: int) -
     Raises:
         ModelFileError: the list has not an entry for each layer.
     """
-    listed = _flags(hyperparameters, "recurrent_layers", layers)
+    listed = read_flags(hyperparameters, "recurrent_layers", layers)
     if listed is not None:
         return listed
     period = hyperparameters.integer("attention_period", period)
     return [(layer + 1) % period > 0 for layer in range(layers)]
 
 
-def read_rotated(hyperparameters: Hyperparameters, layers: int, period: int = 0) -> list[bool]:
-    """Whether each layer has rotary positions.
-
-    The checkpoint lists the layers, or says that every so many layers one has none; else `period`
-    is that number, and 0 means that all layers have positions.
-
-    Raises:
-        ModelFileError: the list has not an entry for each layer.
-    """
-    read = hyperparameters
-    listed = _flags(read, "rope.layers", layers)
-    if listed is not None:
-        return listed
-    if read.get("rope.layer_period") is not None:
-        period = read.integer("rope.layer_period")
-    return [not period or (layer + 1) % period > 0 for layer in range(layers)]
-
-
-def _flags(read: Hyperparameters, name: str, layers: int) -> list[bool] | None:
+def read_flags(read: Hyperparameters, name: str, layers: int) -> list[bool] | None:
     """A flag for each layer; None if the checkpoint has no such list."""
     listed = read.get(name)
     if listed is None:

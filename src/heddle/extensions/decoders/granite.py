@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from heddle.models.base import read_recurrent, read_rotated, read_sizes
+from heddle.extensions.decoders.rotated import read_rotated
+from heddle.models.base import read_recurrent, read_sizes
 from heddle.models.blocks import Attention, Layer
 from heddle.models.decoder import Decoder
 from heddle.models.experts import feed_forwards

@@ -14,8 +14,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from heddle.errors import UnsupportedModelError
+from heddle.extensions.decoders.rotated import read_rotated
 from heddle.extensions.decoders.transposed import transposed_experts
-from heddle.models.base import read_rotated, read_sizes
+from heddle.models.base import read_sizes
 from heddle.models.blocks import Attention, Layer, QueryKeyNorm
 from heddle.models.decoder import Decoder
 from heddle.models.experts import MixtureOfExperts, feed_forwards

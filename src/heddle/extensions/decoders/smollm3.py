@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from heddle.models.base import read_rotated, read_sizes, read_windows
+from heddle.extensions.decoders.rotated import read_rotated
+from heddle.models.base import read_sizes, read_windows
 from heddle.models.blocks import Attention, Layer
 from heddle.models.decoder import Decoder
 from heddle.models.family import Family
