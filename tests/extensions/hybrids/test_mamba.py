@@ -12,6 +12,7 @@ from heddle.errors import ModelFileError, UnsupportedModelError
 from heddle.executors.cpu.load import load
 from heddle.extensions.hybrids.mamba_mixer import Mamba, Norms
 from heddle.models.build import build
+from heddle.models.feed_forward import GatedMLP
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint
 from models.tiny import falcon_mamba, jamba, mamba
@@ -56,6 +57,11 @@ def test_norms_before_the_scan(tmp_path: Path) -> None:
     assert mixer(built(FALCON, tmp_path, mixer_rms_eps=0.25)).norms == Norms(0.25, stored=False)
     assert mixer(built(FALCON, tmp_path, mixer_rms_eps=None)).norms == Norms(1e-6, stored=False)
     assert mixer(built(JAMBA, tmp_path, rms_norm_eps=0.5)).norms == Norms(0.5, stored=True)
+
+
+def test_a_single_expert_is_a_dense_part(tmp_path: Path) -> None:
+    found = built(jamba.MODELS[1], tmp_path, num_experts_per_tok=2)
+    assert [layer.mlp for layer in found.layers] == [GatedMLP(32, 48, "silu")] * 4
 
 
 def test_norms_of_jamba_are_required(tmp_path: Path) -> None:

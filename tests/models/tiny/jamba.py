@@ -103,5 +103,5 @@ class TinyJamba(TinyScan, TinyMixture):
 
 MODELS = (
     TinyJamba("experts", heads=2, kv_heads=1, head_dim=16, tied=False),
-    TinyJamba("dense", heads=2, kv_heads=1, head_dim=16, tied=True, experts=1, used=2),
+    TinyJamba("dense", heads=2, kv_heads=1, head_dim=16, tied=True, experts=1, used=1),
 )
