@@ -141,9 +141,9 @@ def test_both_sides_are_refused_where_a_family_sees_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "content", "problem"),
     [
-        ("1_Pooling", {"pooling_mode_max_tokens": True}, "pooling pooling_mode_max_tokens is not"),
+        ("1_Pooling", {"pooling_mode_max_tokens": True}, "pooling max is not"),
         ("1_Pooling", {"pooling_mode": "max"}, "pooling max is not supported"),
-        ("1_Pooling", {}, "pooling none is not supported"),
+        ("1_Pooling", {}, "pooling None is not supported"),
         ("2_Dense", {"activation_function": "torch.nn.Tanh"}, "'torch.nn.Tanh' is not supported"),
     ],
 )

@@ -222,6 +222,7 @@ DISTIL_NAMES = {
 
 _BERT = COMMON | {"model_type": "bert", "type_vocab_size": 2}
 _ROBERTA = COMMON | {"model_type": "xlm-roberta", "type_vocab_size": 1, "pad_token_id": 1}
+_ELECTRA = _BERT | {"model_type": "electra", "embedding_size": 32}
 _DISTIL = {
     "model_type": "distilbert",
     "vocab_size": VOCABULARY,
@@ -447,6 +448,8 @@ def jina_3_name(name: str) -> str:
 MODELS = (
     TinyEncoder("bert", _BERT, gguf="bert", gguf_names=BERT_NAMES),
     TinyEncoder("bert-classes", _BERT, classifies=True, gguf="bert", gguf_names=BERT_NAMES),
+    TinyEncoder("electra", _ELECTRA),
+    TinyEncoder("electra-classes", _ELECTRA, classifies=True),
     TinyEncoder(
         "xlm-roberta",
         _ROBERTA,

@@ -124,6 +124,7 @@ HYPERPARAMETERS = {
     "positions": "how tokens know their positions: table, rotary or slopes (ALiBi)",
     "gated": "whether feed-forward layers have gates",
     "segments": "rows of the table of segments of a sequence, such as a question and its answer",
+    "embedding_width": "width of embeddings that a matrix brings to the width of an encoder",
     "separator": "token id that ends a segment",
     "first_position": "row of the table of positions that the first token takes",
     "labels": "names of a classifier's classes; absent: the model is no classifier",

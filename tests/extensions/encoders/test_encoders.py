@@ -252,6 +252,7 @@ def test_the_separator_is_that_of_the_tokenizer(token: str, tmp_path: Path) -> N
     [
         ("bert", {"position_embedding_type": "relative_key"}, "'relative_key' is not supported"),
         ("bert", {"is_decoder": True}, "is_decoder True is not supported; supported: False"),
+        ("electra", {"position_embedding_type": "relative_key"}, "'relative_key' is not supported"),
         ("xlm-roberta", {"hidden_act": "mish"}, "hidden_act 'mish' is not supported"),
         ("distilbert", {"activation": "silu"}, "activation 'silu' is not supported"),
         ("bert", {"feed_forward_type": "glu"}, "feed_forward_type 'glu' is not supported"),

@@ -1,7 +1,8 @@
-"""BERT and those with its layers: RoBERTa, XLM-RoBERTa, DistilBERT, Jina's BERT.
+"""BERT and those with its layers: RoBERTa, XLM-RoBERTa, DistilBERT, ELECTRA, Jina's BERT.
 
 BERT: Devlin et al. 2019 (arXiv:1810.04805). RoBERTa: Liu et al. 2019 (arXiv:1907.11692); its first
 positions are those of padding. DistilBERT: Sanh et al. 2019 (arXiv:1910.01108); it has no segments.
+ELECTRA: Clark et al. 2020 (arXiv:2003.10555); its embeddings may be narrower than its layers.
 Jina's BERT (Günther et al. 2023, arXiv:2310.19923) has ALiBi and gates; config.json calls it BERT.
 Jina v3 (Sturua et al. 2024, arXiv:2409.10173) is an XLM-RoBERTa with rotary positions.
 Norms follow the sums. Facts about files: `transformers`, and llama.cpp (`src/models/bert.cpp`). Its
@@ -64,6 +65,10 @@ def _read_bert(config: Config) -> Config:
     if forward != "original":
         found |= {"gated": True, "activation": "relu" if forward == "reglu" else "gelu_erf"}
     return found
+
+
+def _read_electra(config: Config) -> Config:
+    return {**_read_bert(config), "classifier_activation": "gelu_erf"}
 
 
 def _read_roberta(config: Config) -> Config:
@@ -156,6 +161,18 @@ _ROBERTA = replace(
     layers=("encoder.layers.", "encoder.layer."),
     read=_read_roberta,
 )
+_ELECTRA = replace(
+    _BERT,
+    hyperparameters={**_BERT.hyperparameters, "embedding_width": "embedding_size"},
+    outside={
+        **_EMBEDDINGS,
+        "embedding_projection": "model.embeddings_project",
+        "pooler": "classifier.dense",
+        "classifier": "classifier.out_proj",
+    },
+    bases=("electra.",),
+    read=_read_electra,
+)
 
 FAMILY = Family(
     build=build,
@@ -179,6 +196,7 @@ FAMILY = Family(
     },
     hf={
         "bert": _BERT,
+        "electra": _ELECTRA,
         "roberta": _ROBERTA,
         "xlm-roberta": _ROBERTA,
         "camembert": _ROBERTA,

@@ -92,6 +92,7 @@ class EncoderWeights(DecoderWeights[W]):
     positions: W | None
     segments: W | None
     embedding_norm: W | LayerNormWeights[W]
+    projection: W | None
     classifier: ClassifierWeights[W] | None
 
 
@@ -107,6 +108,8 @@ class Encoder(Decoder):
         embedding_eps: epsilon of the norm of embeddings.
         has_last_norm: whether a norm follows the last layer.
         classifier: what makes logits of a text; None: the model makes embeddings.
+        embedding_width: width of the tables. If it is not that of the hidden states, a matrix
+            follows.
         width: width of the hidden states. Embeddings may have another one, that of `shape`.
         activations: of the dense layers; they may be empty.
         dense_of_mean: whether dense layers read the mean of all tokens.
@@ -121,6 +124,7 @@ class Encoder(Decoder):
     has_last_norm: bool = False
     classifier: Classifier | None = None
     width: int
+    embedding_width: int
     activations: tuple[str, ...] = ()
     dense_of_mean: bool = False
     of_first: bool = False
@@ -128,14 +132,14 @@ class Encoder(Decoder):
     def load(self, loader: Loader[W]) -> EncoderWeights[W]:
         """Claim all tensors."""
         vocabulary, width = self.shape.vocabulary, self.width
-        inputs = (width, *self.dense_widths)
+        inputs, narrow = (width, *self.dense_widths), self.embedding_width
         rows = self.shape.context + (self.first_position or 0)
         has_positions = self.first_position is not None
         if loader.has("layers.0.attention.q_norm"):
             raise UnsupportedModelError(
                 "layer norms of queries and keys are not supported in encoders", param="q_norm"
             )
-        embedding = loader.embedding("embedding", vocabulary, width)
+        embedding = loader.embedding("embedding", vocabulary, narrow)
         return EncoderWeights(
             embedding=embedding,
             layers=tuple(layer.load(loader, f"layers.{i}") for i, layer in enumerate(self.layers)),
@@ -149,13 +153,16 @@ class Encoder(Decoder):
                 loader.linear(f"dense.{i}", size, inputs[i])
                 for i, size in enumerate(self.dense_widths)
             ),
-            positions=loader.embedding("positions", rows, width) if has_positions else None,
+            positions=loader.embedding("positions", rows, narrow) if has_positions else None,
             segments=(
-                loader.embedding("segments", self.segments, width)
+                loader.embedding("segments", self.segments, narrow)
                 if loader.has("segments")
                 else None
             ),
-            embedding_norm=load_norm(loader, "embedding_norm", width, centred=True),
+            embedding_norm=load_norm(loader, "embedding_norm", narrow, centred=True),
+            projection=(
+                loader.linear("embedding_projection", width, narrow) if narrow != width else None
+            ),
             classifier=None if self.classifier is None else self.classifier.load(loader),
         )
 
@@ -167,7 +174,8 @@ class Encoder(Decoder):
             assert self.first_position is not None, "a table of positions has a first row"
             rows = ops.embed(weights.positions, batch.positions, self.first_position)
             x = ops.add(x, rows)
-        return apply_norm(ops, weights.embedding_norm, x, self.embedding_eps)
+        x = apply_norm(ops, weights.embedding_norm, x, self.embedding_eps)
+        return x if weights.projection is None else ops.linear(x, weights.projection)
 
     def forward(self, ops: Ops[A, W], weights: Any, batch: Batch[A]) -> A:
         """Last hidden states (R, width) of the batch's rows, or what is made of them."""
@@ -229,6 +237,7 @@ def build(hyperparameters: Hyperparameters, context: int) -> Encoder:
         tuple(layer(experts or dense) for experts in _experts(read, sizes)),
         eps,
         width=shape.width,
+        embedding_width=read.integer("embedding_width", shape.width),
         first_position=read.count("first_position") if kind == "table" else None,
         segments=read.integer("segments", 1),
         separator=read.count("separator") if read.get("separator") is not None else -1,

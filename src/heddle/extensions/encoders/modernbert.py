@@ -87,6 +87,7 @@ def build(hyperparameters: Hyperparameters, context: int) -> Encoder:
         tuple(starmap(layer, enumerate(read_windows(read, shape.layers)))),
         eps,
         width=shape.width,
+        embedding_width=shape.width,
         embedding_eps=eps,
         has_last_norm=True,
         classifier=classifier_of(read, sizes),

@@ -19,11 +19,8 @@ if TYPE_CHECKING:
 
 _MODULES = "modules.json"
 _PROMPTS = "config_sentence_transformers.json"
-_POOLING = {
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_lasttoken": "last",
-}
+_POOLING = {"mean": "mean", "cls": "cls", "lasttoken": "last"}
+_MODE = re.compile("pooling_mode_(.+?)(?:_tokens?)?")
 _ACTIVATIONS = {
     "torch.nn.modules.linear.Identity": "",
     "torch.nn.modules.activation.Tanh": "tanh",
@@ -100,17 +97,16 @@ def _modules(folder: Path) -> list[tuple[str, str]]:
 
 def _pooling(path: Path) -> str:
     config = read_json(path)
-    modes = [key for key, on in config.items() if key.startswith("pooling_mode_") and on is True]
+    modes = [_MODE.fullmatch(key) for key, on in config.items() if on is True]
     name = config.get("pooling_mode")  # later versions name it instead
-    known = {**_POOLING, "mean": "mean", "cls": "cls", "lasttoken": "last"}
-    chosen = [name] if not modes and isinstance(name, str) else modes
-    if len(chosen) != 1 or chosen[0] not in known:
+    chosen = [mode[1] for mode in modes if mode] or [str(name)]
+    if len(chosen) != 1 or chosen[0] not in _POOLING:
         raise UnsupportedModelError(
-            f"{path}: pooling {', '.join(map(str, chosen)) or 'none'} is not supported; supported:"
+            f"{path}: pooling {', '.join(chosen)} is not supported; supported:"
             f" one of {', '.join(_POOLING)}",
             param="pooling_mode",
         )
-    return known[chosen[0]]
+    return _POOLING[chosen[0]]
 
 
 def _dense(path: Path) -> tuple[object, str]:
