@@ -42,6 +42,7 @@ Scoring scoring(const std::string& name) {
     if (name == "softmax_of_chosen") return Scoring::kSoftmaxOfChosen;
     if (name == "sigmoid") return Scoring::kSigmoid;
     if (name == "sqrt_softplus") return Scoring::kSqrtSoftplus;
+    if (name == "sparsemixer") return Scoring::kSparsemixer;
     throw std::invalid_argument("router logits have no scoring " + name);
 }
 

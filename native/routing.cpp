@@ -11,6 +11,9 @@ namespace {
 constexpr float kLowest = -std::numeric_limits<float>::infinity();
 // DeepSeek-V3 and V4 add this to the sum of scores before they divide by the sum.
 constexpr float kSumFloor = 1e-20f;
+// An expert is near another whose logit is at most this share higher. PhiMoE's jitter is half of
+// it.
+constexpr float kSparsemixerDistance = 0.02f;
 
 // The highest `used` of n values, highest first; among equal values, the lower index first. A
 // chosen NaN is never replaced, so that it reaches the weights.
@@ -27,7 +30,7 @@ void choose(const float* values, int n, int used, int32_t* chosen) {
 
 void score(const Kernels& kernels, const Routing& routing, const float* logits, float* scores) {
     const int n = routing.experts;
-    if (routing.scoring == Scoring::kSoftmaxOfChosen) {
+    if (routing.scoring == Scoring::kSoftmaxOfChosen || routing.scoring == Scoring::kSparsemixer) {
         std::copy(logits, logits + n, scores);
     } else if (routing.scoring == Scoring::kSigmoid) {
         kernels.exp_all(logits, n, 0.0f, -1.0f, scores);
@@ -67,6 +70,23 @@ void mask_groups(const Routing& routing, float* values) {
     }
 }
 
+// The score of each of the `chosen`, highest first, becomes its share among the experts that are
+// left: a softmax over those whose logits are near its own. `left` is (experts,).
+void share_with_near(const Kernels& kernels, const Routing& routing, const float* logits,
+                     const int32_t* chosen, float* left, float* scores) {
+    const int n = routing.experts;
+    for (int i = 0; i < routing.used; ++i) {
+        const float best = logits[chosen[i]];
+        for (int expert = 0; expert < n; ++expert) {
+            const float size = std::max(std::abs(logits[expert]), best);
+            const bool is_far = (best - logits[expert]) / size > kSparsemixerDistance;
+            left[expert] = is_far ? kLowest : logits[expert];
+        }
+        for (int before = 0; before < i; ++before) left[chosen[before]] = kLowest;
+        scores[chosen[i]] = 1.0f / kernels.sum_exp(left, n, best, 1.0f);
+    }
+}
+
 void weigh(const Kernels& kernels, const Routing& routing, float* weights) {
     const int used = routing.used;
     float divisor = 1.0f;
@@ -94,6 +114,9 @@ void route(const Kernels& kernels, const Routing& routing, const float* logits, 
     }
     mask_groups(routing, values);
     choose(values, routing.experts, routing.used, chosen);
+    if (routing.scoring == Scoring::kSparsemixer) {
+        share_with_near(kernels, routing, logits, chosen, values, scores);
+    }
     std::sort(chosen, chosen + routing.used);
     for (int i = 0; i < routing.used; ++i) weights[i] = scores[chosen[i]];
     weigh(kernels, routing, weights);

@@ -8,9 +8,10 @@
 
 namespace heddle {
 
-// How router logits become scores. kSoftmaxOfChosen chooses by the logits; its weights are the
-// softmax over the chosen experts.
-enum class Scoring { kSoftmax, kSoftmaxOfChosen, kSigmoid, kSqrtSoftplus };
+// How router logits become scores. kSoftmaxOfChosen and kSparsemixer choose by the logits. The
+// weights are the softmax over the chosen experts, or each is the share of an expert among those
+// near it that are left.
+enum class Scoring { kSoftmax, kSoftmaxOfChosen, kSigmoid, kSqrtSoftplus, kSparsemixer };
 
 // See ExpertSpec in src/heddle/models/ops.py.
 struct Routing {

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 A = TypeVar("A")
 W = TypeVar("W")
 
-_SCORINGS = ("softmax", "softmax_of_chosen", "sigmoid", "sqrt_softplus")
+_SCORINGS = ("softmax", "softmax_of_chosen", "sigmoid", "sqrt_softplus", "sparsemixer")
 
 
 @dataclass(frozen=True, slots=True)

@@ -175,6 +175,9 @@ class ExpertSpec:
         scoring: what the scores are. "softmax": of all logits. "softmax_of_chosen": the logits; the
             weights are the softmax over the chosen experts. "sigmoid": of each logit.
             "sqrt_softplus": the root of ln(1 + exp(logit)).
+            "sparsemixer" (arXiv:2409.12136): the logits; the weight of each chosen expert is its
+            softmax among itself and the lower ones that are near it: whose logit is less by at most
+            2% of the larger of its own size and the chosen expert's logit.
         normalised: whether the weights are divided by their sum. A softmax over the chosen experts
             already sums to 1.
         scale: factor on the weights.

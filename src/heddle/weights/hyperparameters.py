@@ -62,7 +62,7 @@ HYPERPARAMETERS = {
     "shared_experts": "number of shared experts, each as wide as an expert",
     "dense_layers": "number of layers before the first one with experts",
     "expert_layers": "for each layer, whether it has experts",
-    "expert_scoring": "softmax, softmax_of_chosen, sigmoid or sqrt_softplus of router logits",
+    "expert_scoring": "how scores of experts come from router logits; see `ExpertSpec`",
     "expert_weights_normalised": "whether a token's expert weights are divided by their sum",
     "expert_weights_scale": "factor on expert weights",
     "expert_groups": "groups of experts",

@@ -24,6 +24,7 @@ ROUTINGS = (
     replace(SPEC, scoring="sigmoid", groups=3, groups_used=2, selection_bias=(1, 0, 0, 0, 0.2, 0)),
     replace(SPEC, scoring="sigmoid", normalised=False, groups=2, groups_used=1),
     replace(SPEC, normalised=False, groups=3, groups_used=2, group_best=1),
+    replace(SPEC, scoring="sparsemixer", normalised=False),
     replace(SPEC, used=6, activation="gelu"),
     replace(SPEC, used=1, activation="clamped"),
 )
@@ -113,6 +114,37 @@ def test_float_experts_agree_with_the_reference(isa, spec, biased):
 
 
 @pytest.mark.parametrize("isa", ISA_LEVELS)
+def test_experts_that_are_near_share_a_weight(isa):
+    """Those within 2% of an expert's logit, by the larger of its size and theirs."""
+    logits = np.array(
+        [
+            [1.0, 0.985, 0.97, 0.9805, -1.0, 0.0],
+            [-1.0, -1.015, -1.03, -5.0, -1.02, -9.0],
+            [3.0, 3.0, 3.0, 3.0, 3.0, 3.0],
+            [0.0, 0.0, 0.0, 0.0, 0.0, 0.0],
+            [0.01, 0.0099, -0.01, 0.0, 0.00979, -3.0],
+        ],
+        np.float32,
+    )
+    spec = ExpertSpec(COUNT, 2, "sparsemixer")
+    chosen, weights = route(logits, spec)
+    shares = [
+        1 / (1 + np.exp(-0.015) + np.exp(-0.0195)),
+        1 / (1 + np.exp(-0.0045) + np.exp(-0.015)),
+    ]
+    assert chosen[0].tolist() == [0, 1]
+    np.testing.assert_allclose(weights[0], shares, rtol=1e-5)
+    np.testing.assert_allclose(weights[2], [1 / 6, 1 / 5], rtol=1e-6)
+    np.testing.assert_allclose(weights[3], [1 / 6, 1 / 5], rtol=1e-6)
+    x, _ = inputs(len(logits), WIDTH)
+    layer = Layer(TensorType.F32, WIDTH, HIDDEN)
+    expected = ReferenceOps([]).experts(x, logits, layer.reference(), spec)
+    found = layer.run(isa, x, logits, spec)
+    np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(expected).max())
+    assert np.array_equal(found, layer.run(ISA_LEVELS[0], x, logits, spec))
+
+
+@pytest.mark.parametrize("isa", ISA_LEVELS)
 @pytest.mark.parametrize("type", [*QUANTISED, *FLOATS])
 def test_every_tensor_type_agrees_with_the_reference(isa, type):
     """Int8 activations differ by up to half a step of 1/127; their sums by about a per cent."""
@@ -163,7 +195,7 @@ def test_equal_scores_prefer_the_lower_index(isa):
 
 
 @pytest.mark.parametrize("isa", ISA_LEVELS)
-@pytest.mark.parametrize("scoring", ["softmax", "softmax_of_chosen", "sigmoid"])
+@pytest.mark.parametrize("scoring", ["softmax", "softmax_of_chosen", "sigmoid", "sparsemixer"])
 def test_nan_logits_poison_their_token_only(isa, scoring):
     x, logits = inputs(4, WIDTH)
     layer = Layer(TensorType.F32, WIDTH, HIDDEN)

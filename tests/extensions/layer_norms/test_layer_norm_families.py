@@ -16,7 +16,18 @@ from heddle.models.build import build
 from heddle.models.feed_forward import MLP
 from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint
 from models.attentions import attentions
-from models.tiny import bloom, cohere, falcon, gpt2, gpt_neox, opt, phi, stablelm, starcoder2
+from models.tiny import (
+    bloom,
+    cohere,
+    falcon,
+    gpt2,
+    gpt_neox,
+    opt,
+    phi,
+    phimoe,
+    stablelm,
+    starcoder2,
+)
 from models.tiny.base import TOKENS
 
 if TYPE_CHECKING:
@@ -124,3 +135,42 @@ def test_layers_of_cohere2_without_a_window_have_no_positions(tmp_path: Path) ->
     model = decoder(cohere.MODELS[1], tmp_path)
     found = [(one.spec.window, one.rope is not None) for one in attentions(model)]
     assert found == [(5, True), (5, True), (5, True), (0, False), (5, True)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"router_jitter_noise": 0.1}, r"router_jitter_noise 0\.1 is not supported"),
+        ({"rope_scaling": {"short_mscale": 1.0, "long_mscale": 1.2}}, "they must be equal"),
+    ],
+)
+def test_numbers_of_phimoe_that_no_model_has_are_refused(
+    changes: dict[str, object], problem: str, tmp_path: Path
+) -> None:
+    folder = phimoe.MODELS[0].write_folder(tmp_path, rope_parameters=None, **changes)
+    with pytest.raises(UnsupportedModelError, match=problem):
+        HuggingFaceCheckpoint.open(folder)
+
+
+@pytest.mark.parametrize(("context", "original", "expected"), [(131_072, 4096, 1.2431), (64, 8, 2)])
+def test_gguf_files_of_phi_3_5_moe_have_the_factor_of_its_folder(
+    context: int, original: int, expected: float, tmp_path: Path
+) -> None:
+    changes: dict[str, object] = {
+        "phimoe.context_length": context,
+        "phimoe.rope.scaling.original_context_length": original,
+        "phimoe.rope.scaling.attn_factor": 2.0,
+    }
+    rope = attentions(build(phimoe.MODELS[1].checkpoint(tmp_path, changes), 64))[0].rope
+    assert rope is not None
+    assert rope.scale == pytest.approx(expected, abs=1e-4)
+    assert rope.divisors == ("rope_divisors_short" if original == 4096 else "rope_divisors_long")
+
+
+@pytest.mark.parametrize(("window", "expected"), [(63, 63), (64, 0)])
+def test_a_window_as_wide_as_the_context_of_phimoe_is_none(
+    window: int, expected: int, tmp_path: Path
+) -> None:
+    folder = phimoe.MODELS[0].write_folder(tmp_path, sliding_window=window)
+    with HuggingFaceCheckpoint.open(folder) as checkpoint:
+        assert [one.spec.window for one in attentions(build(checkpoint))] == [expected] * 2

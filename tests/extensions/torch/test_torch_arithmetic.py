@@ -167,6 +167,7 @@ def test_a_device_that_favours_a_column_is_refused() -> None:
         ExpertSpec(8, 3, "softmax"),
         ExpertSpec(8, 3, "softmax", normalised=True, scale=1.5),
         ExpertSpec(8, 2, "softmax_of_chosen", expert_scales=(0.5, 1, 2, 1, 1, 3, 1, 1)),
+        ExpertSpec(8, 2, "sparsemixer"),
         ExpertSpec(8, 3, "sigmoid", normalised=True, groups=4, groups_used=2),
         ExpertSpec(
             8, 2, "sigmoid", groups=2, groups_used=1, selection_bias=(0, 1, 0, 0, 2, 0, 0, 0)
@@ -177,6 +178,7 @@ def test_a_device_that_favours_a_column_is_refused() -> None:
 def test_tokens_choose_the_experts_of_the_reference(spec: ExpertSpec) -> None:
     logits = np.random.default_rng(5).normal(0, 2, (40, 8)).astype(np.float32)
     logits[7] = 1.0  # all equal: the lower index
+    logits[8, ::3] = logits[8].max() * np.array([1, 0.99, 0.97], np.float32)
     chosen, weights = choose(torch.from_numpy(logits), spec, Constants())
     expected, factors = route(logits, spec)
     np.testing.assert_array_equal(chosen, expected)

@@ -12,6 +12,7 @@ EXTENSION = Extension(
         "heddle.extensions.layer_norms.nemotron:FAMILY",
         "heddle.extensions.layer_norms.opt:FAMILY",
         "heddle.extensions.layer_norms.phi:FAMILY",
+        "heddle.extensions.layer_norms.phimoe:FAMILY",
         "heddle.extensions.layer_norms.stablelm:FAMILY",
         "heddle.extensions.layer_norms.starcoder2:FAMILY",
     )

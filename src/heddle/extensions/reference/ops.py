@@ -494,6 +494,8 @@ def route(logits: Array, spec: ExpertSpec) -> tuple[Array, Array]:
     weights = np.take_along_axis(scores, chosen, axis=-1)
     if spec.scoring == "softmax_of_chosen":
         weights = _softmax(weights)
+    elif spec.scoring == "sparsemixer":
+        weights = _shares_with_near(logits, chosen)
     elif spec.normalised:
         floor = np.float32(0 if spec.scoring == "softmax" else 1e-20)  # DeepSeek-V3
         weights = weights / (weights.sum(axis=-1, keepdims=True) + floor)
@@ -501,6 +503,21 @@ def route(logits: Array, spec: ExpertSpec) -> tuple[Array, Array]:
     if spec.expert_scales:
         weights = weights * np.array(spec.expert_scales, np.float32)[chosen]
     return chosen, weights
+
+
+def _shares_with_near(logits: Array, chosen: Array) -> Array:
+    """The weight of each chosen expert: its share among itself and lower ones that are near it."""
+    weights = np.empty(chosen.shape, np.float32)
+    for token, (own, experts) in enumerate(zip(logits, chosen, strict=True)):
+        left = own.copy()
+        for expert in sorted(experts, key=lambda one: (-own[one], one)):
+            best = own[expert]
+            with np.errstate(invalid="ignore"):
+                is_far = (best - own) / np.maximum(np.abs(own), best) > np.float32(0.02)
+            powers = np.exp(np.where(is_far, -np.inf, left) - best)
+            weights[token, experts == expert] = 1 / powers.sum()
+            left[expert] = -np.inf
+    return weights
 
 
 def _softmax(x: Array) -> Array:

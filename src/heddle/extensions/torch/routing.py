@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from heddle.extensions.torch.functions import sigmoid, softmax, total
+from heddle.extensions.torch.functions import exp, sigmoid, softmax, total
 
 if TYPE_CHECKING:
     from heddle.extensions.torch.constants import Constants
@@ -31,6 +31,8 @@ def choose(
     weights = scores.gather(-1, chosen)
     if spec.scoring == "softmax_of_chosen":
         weights = softmax(weights)
+    elif spec.scoring == "sparsemixer":
+        weights = _shares_with_near(logits, chosen)
     elif spec.normalised:
         floor = 1e-20 if spec.scoring == "sigmoid" else 0.0  # DeepSeek-V3
         weights = weights / (total(weights) + floor)
@@ -39,6 +41,20 @@ def choose(
         scales = constants.floats(spec.expert_scales, logits.device)
         weights = weights * scales[chosen]
     return chosen, weights
+
+
+def _shares_with_near(logits: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+    """The weight of each chosen expert: its share among itself and lower ones that are near it."""
+    weights = torch.empty_like(logits)
+    order = logits.gather(-1, chosen).sort(dim=-1, descending=True, stable=True).indices
+    left = logits
+    for experts in chosen.gather(-1, order).split(1, -1):
+        best = logits.gather(-1, experts)
+        is_far = (best - logits) / logits.abs().maximum(best) > 0.02
+        powers = torch.where(is_far, 0.0, exp(left - best))
+        weights = weights.scatter(-1, experts, 1.0 / total(powers))
+        left = left.scatter(-1, experts, -torch.inf)
+    return weights.gather(-1, chosen)
 
 
 def _only_best_groups(values: torch.Tensor, spec: ExpertSpec) -> torch.Tensor:

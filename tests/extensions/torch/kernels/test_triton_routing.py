@@ -20,6 +20,7 @@ SPECS = [
     ExpertSpec(24, 5, "softmax"),
     ExpertSpec(24, 5, "softmax", normalised=True, scale=1.5),
     ExpertSpec(24, 3, "softmax_of_chosen", expert_scales=SPREAD),
+    ExpertSpec(24, 2, "sparsemixer"),
     ExpertSpec(24, 4, "sigmoid", normalised=True, groups=4, groups_used=2),
     ExpertSpec(24, 4, "sigmoid", groups=3, groups_used=1, group_best=1, selection_bias=SPREAD),
     ExpertSpec(24, 8, "softmax", groups=24, groups_used=8, group_best=1),
@@ -32,6 +33,7 @@ def logits_of(spec: ExpertSpec, tokens: int = 12):
     logits = torch.randn(tokens, spec.count, generator=generator) * 2
     logits[7] = 1.0  # all equal: the lower index
     logits[8, ::2] = 1.0
+    logits[10] = 2 + 0.01 * logits[10]  # near each other
     return logits.to(DEVICE)
 
 

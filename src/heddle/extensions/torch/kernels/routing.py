@@ -66,6 +66,22 @@ def _of_best_groups(values, index, inside, GROUPS_USED: tl.constexpr, GROUP_BEST
 
 
 @triton.jit
+def _shares_with_near(x, index, inside, USED: tl.constexpr):
+    """The weight of each chosen expert: its share among itself and lower ones that are near it."""
+    found, left = x * 0.0, inside
+    values = tl.where(tl.abs(x) >= 0.0, x, float("inf"))
+    for _ in tl.static_range(USED):
+        highest = left & (values == _highest(tl.where(left, values, float("-inf"))))
+        expert = tl.min(tl.min(tl.where(highest, index, 1 << 30), 1), 0)
+        best = tl.sum(tl.sum(tl.where(index == expert, x, 0.0), 1), 0)
+        is_far = (best - x) / tl.maximum(tl.abs(x), best) > 0.02
+        powers = tl.where(left & (is_far == 0), tl.exp(x - best), 0.0)
+        found = tl.where(index == expert, 1.0 / _total(powers), found)
+        left = left & (index != expert)
+    return found
+
+
+@triton.jit
 def _choose(
     chosen, weights, logits, biases, scales, count, of_group, scale,
     SCORING: tl.constexpr, NORMALISED: tl.constexpr, BIASES: tl.constexpr, SCALES: tl.constexpr,
@@ -94,6 +110,8 @@ def _choose(
     is_chosen = _best(values, index, inside, USED)
     if SCORING == "softmax_of_chosen":
         found = _shares(own, is_chosen)
+    elif SCORING == "sparsemixer":
+        found = _shares_with_near(own, index, inside, USED)
     elif NORMALISED:
         floor = 1e-20 if SCORING == "sigmoid" else 0.0  # DeepSeek-V3
         found = scores / (_total(tl.where(is_chosen, scores, 0.0)) + floor)
