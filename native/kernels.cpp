@@ -243,6 +243,27 @@ void tanh_all(const float* x, int n, float* out) {
     each(x, n, out, [](V16 a, int) { return tanh(a); });
 }
 
+// What xIELU adds below zero: exp(y) - 1 - x with y = min(x, -1e-6). Near zero, a Taylor polynomial
+// of (exp(y) - 1 - y) / y**2 keeps the digits that the difference would lose. NaN of NaN.
+inline V16 xielu_tail(V16 x) {
+    const V16 y = min(splat(-1e-6f), x);
+    V16 p = splat(1.0f / 362880);
+    p = fma(p, y, splat(1.0f / 40320));
+    p = fma(p, y, splat(1.0f / 5040));
+    p = fma(p, y, splat(1.0f / 720));
+    p = fma(p, y, splat(1.0f / 120));
+    p = fma(p, y, splat(1.0f / 24));
+    p = fma(p, y, splat(1.0f / 6));
+    p = fma(p, y, splat(0.5f));
+    const V16 far = exp(y) - splat(1.0f) - y;
+    const V16 below = select_less(splat(-0.5f), y, p * y * y, far) + (y - x);
+    return select_less(splat(0.0f), x, splat(0.0f), below);
+}
+
+void xielu_tail_all(const float* x, int n, float* out) {
+    each(x, n, out, [](V16 a, int) { return xielu_tail(a); });
+}
+
 void scale(const float* x, float factor, int n, float* out) {
     for (int i = 0; i < n; ++i) out[i] = x[i] * factor;
 }
@@ -330,7 +351,7 @@ const Kernels kTable = {
     add_scaled,
     scale,
     soft_cap,
-    {sigmoid_all, squared_relu, gelu, gelu_erf, relu, silu, tanh_all},
+    {sigmoid_all, squared_relu, gelu, gelu_erf, relu, silu, tanh_all, xielu_tail_all},
     step_size,
     conv,
     linear_attend,

@@ -31,8 +31,8 @@ enum class Activation {
 constexpr int kActivations = 10;
 
 // Activations without gates; `Ops.activate` there defines them.
-enum class Map { kSigmoid, kSquaredRelu, kGelu, kGeluErf, kRelu, kSilu, kTanh };
-constexpr int kMaps = 7;
+enum class Map { kSigmoid, kSquaredRelu, kGelu, kGeluErf, kRelu, kSilu, kTanh, kXieluTail };
+constexpr int kMaps = 8;
 
 // Bytes that one layer's keys of one head, or its values, take in a page. Q8_0 has an f16 scale for
 // each 32 elements: head_dim must be a multiple of 32.

@@ -34,6 +34,7 @@ Map map(const std::string& name) {
     if (name == "relu") return Map::kRelu;
     if (name == "silu") return Map::kSilu;
     if (name == "tanh") return Map::kTanh;
+    if (name == "xielu_tail") return Map::kXieluTail;
     throw std::invalid_argument("no kernel computes the activation " + name);
 }
 

@@ -101,6 +101,7 @@ EXTENSIONS_MAY_IMPORT = {
     "reference": {"engrams"},
     "quantise": {"reference"},
     "torch": {"engrams", "processes", "quantise"},
+    "apertus": {"decoders"},
     "deepseek": {"decoders"},
     "gpt_oss": {"decoders"},
     "hybrids": {"decoders", "deepseek"},

@@ -413,7 +413,8 @@ class Ops(Protocol[A, W_contra]):
     def activate(self, x: A, activation: str) -> A:
         """activation(x), elementwise: "squared_relu", which is max(x, 0)**2, "tanh", or another.
 
-        "sigmoid", "silu", "gelu", "gelu_erf" and "relu" are those of :meth:`gated`.
+        "sigmoid", "silu", "gelu", "gelu_erf" and "relu" are those of :meth:`gated`. "xielu_tail" is
+        a part of xIELU (arXiv:2411.13010): 0 for x > 0, else exp(min(x, -1e-6)) - 1 - x.
         """
         ...
 

@@ -72,6 +72,7 @@ HYPERPARAMETERS = {
     "mlp_limit": "for each layer, limit of gate and up outside of experts; 0: none",
     "expert_slope": "clamped activation: factor on the gate in the sigmoid",
     "activation": "activation of feed-forward layers: silu, gelu, clamped, squared_relu",
+    "activation_numbers": "lists by layer of numbers of a learnt activation, by the files' names",
     "listed_layers": "number of first layers whose experts a table lists for each token id",
     "streams": "streams of the hidden state, which hyper-connections mix",
     "streams.turns": "times that the sums of their weights are balanced",

@@ -233,7 +233,7 @@ def test_step_sizes_and_decays(width: int) -> None:
     np.testing.assert_allclose(of_every_level(16, decays), expected, rtol=1e-5, atol=1e-30)
 
 
-MAPS = ["sigmoid", "squared_relu", "gelu", "gelu_erf", "relu", "silu", "tanh"]
+MAPS = ["sigmoid", "squared_relu", "gelu", "gelu_erf", "relu", "silu", "tanh", "xielu_tail"]
 
 
 @pytest.mark.parametrize("activation", MAPS)
@@ -248,8 +248,25 @@ def test_activations(activation: str) -> None:
     _, ops = run_of_tokens()
     expected = ops.activate(x, activation)
     # The definitions of gelu cancel near zero (1 + tanh), and far below it.
-    atol = {"gelu": 2e-7, "gelu_erf": 2e-6}.get(activation, 0)
+    atol = {"gelu": 2e-7, "gelu_erf": 2e-6, "xielu_tail": 2e-7}.get(activation, 0)
     np.testing.assert_allclose(of_every_level(16, build), expected, rtol=1e-6, atol=atol)
+
+
+def test_the_tail_of_xielu_keeps_its_digits_near_zero() -> None:
+    """The difference exp(x) - 1 - x alone would lose them. Above -1e-6, x itself is subtracted."""
+    row = [-90, -1, -0.5, -0.4999, -1e-2, -1e-4, -1e-6, -1e-7, 0, 1e-7, 3]
+    x = np.full((TOKENS, len(row)), row, np.float32)
+
+    def build(bench: Bench) -> int:
+        source = bench.table(x)
+        bench.program.activate(source, "xielu_tail")
+        return source
+
+    exact = x.astype(np.float64)
+    below = np.float64(np.float32(-1e-6))
+    expected = np.expm1(np.minimum(exact, below)) - exact
+    expected = np.where(exact > 0, 0, expected)
+    np.testing.assert_allclose(of_every_level(16, build), expected, rtol=4e-6, atol=1e-12)
 
 
 def test_states_outside_of_the_memory_are_refused() -> None:

@@ -80,6 +80,7 @@ UNARY: dict[str, Callable[[Any], Any]] = {
     "gelu": lambda x: functions.gated(x, x, "gelu"),
     "clamped": lambda x: functions.gated(x, x, "clamped"),
     "gelu_erf": lambda x: functions.gated(x, x, "gelu_erf"),
+    "xielu_tail": functions.xielu_tail,
 }
 
 
@@ -106,7 +107,9 @@ GATES = [
 ]
 
 
-@pytest.mark.parametrize("activation", ["sigmoid", "squared_relu", "gelu", "gelu_erf", "tanh"])
+@pytest.mark.parametrize(
+    "activation", ["sigmoid", "squared_relu", "gelu", "gelu_erf", "tanh", "xielu_tail"]
+)
 def test_activations_agree_with_the_reference(activation: str) -> None:
     x = torch.randn(3, 50, generator=torch.Generator().manual_seed(5)) * 6
     expected = ReferenceOps([]).activate(x.numpy(), activation)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _MAPS = {"silu", "gelu", "gelu_erf", "relu", "sigmoid"}
 _GATES = _MAPS | {"clamped", "identity", "limited", "silu_to_7", "silu_to_16"}
-_UNGATED = _MAPS | {"squared_relu", "tanh"}
+_UNGATED = _MAPS | {"squared_relu", "tanh", "xielu_tail"}
 
 
 class LinearHandle(Protocol):

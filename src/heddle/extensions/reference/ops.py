@@ -317,6 +317,9 @@ class ReferenceOps:
             return np.square(np.maximum(x, np.float32(0)))
         if activation == "tanh":
             return np.tanh(x)
+        if activation == "xielu_tail":
+            below: Array = np.expm1(np.minimum(x, np.float32(-1e-6))) - x
+            return np.where(x > 0, np.float32(0), below)
         return _ACTIVATIONS[activation](x, np.ones_like(x))
 
     def causal_conv(self, x: Array, filters: Weight, place: StatePlace, activation: str) -> Array:

@@ -8,6 +8,8 @@ these round, so the bits are the same for every shape and on every device.
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 _LOG2_E = 1.4426950408889634
@@ -111,6 +113,19 @@ def gelu_erf(x: torch.Tensor) -> torch.Tensor:
     return half * erf(x * 0.7071067811865476) + half
 
 
+def xielu_tail(x: torch.Tensor) -> torch.Tensor:
+    """exp(y) - 1 - x below zero, with y = min(x, -1e-6): near zero, a Taylor polynomial of y.
+
+    torch's own `expm1` may differ in the last bit at the end of an array, as its `exp` does.
+    """
+    y = x.clamp(max=-1e-6)
+    p = torch.full_like(y, 1 / math.factorial(9))
+    for power in range(8, 1, -1):
+        p = p * y + 1 / math.factorial(power)
+    below = torch.where(y > -0.5, p * y * y, exp(y) - 1.0 - y) + (y - x)
+    return torch.where(x > 0, 0.0, below)
+
+
 def activated(x: torch.Tensor, activation: str) -> torch.Tensor:
     """activation(x); see `heddle.models.ops.Ops.activate`."""
     match activation:
@@ -119,6 +134,8 @@ def activated(x: torch.Tensor, activation: str) -> torch.Tensor:
         case "squared_relu":
             positive = x.clamp(min=0.0)
             return positive * positive
+        case "xielu_tail":
+            return xielu_tail(x)
     return gated(x, torch.ones_like(x), activation)
 
 

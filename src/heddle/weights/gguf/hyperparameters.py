@@ -48,13 +48,12 @@ def hyperparameters_of(
     def label(name: str) -> str:
         return f"{architecture}.{known.get(name, name)}"
 
-    keys = {name: label(name) for name in known}
     tokens = metadata.get(names.TOKENS)
     of_tokens = {name: metadata[key] for name, key in names.OF_TOKENIZER.items() if key in metadata}
-    prefix = f"{architecture}."
-    metadata = {key: _plain(metadata[key]) for key in metadata if key.startswith(prefix)}
+    kept = (f"{architecture}.", own.plain or f"{architecture}.")
+    metadata = {key: _plain(metadata[key]) for key in metadata if key.startswith(kept)}
     values: dict[str, Any] = {"rope.interleaved": False, "causal": True, **of_tokens, **own.values}
-    values |= {name: metadata[key] for name, key in keys.items() if key in metadata}
+    values |= {name: metadata[label(name)] for name in known if label(name) in metadata}
     for name in _OFF_IF_ZERO:
         if values.get(name) == 0:
             del values[name]
@@ -67,7 +66,7 @@ def hyperparameters_of(
     if isinstance(scoring, int):
         values["expert_scoring"] = SCORINGS.get(scoring, scoring)
     layers = values.get("layers")
-    metadata = {key.removeprefix(prefix): value for key, value in metadata.items()}
+    metadata = {key.removeprefix(kept[0]): value for key, value in metadata.items()}
     further = metadata.get(names.PREDICTION_LAYERS)
     if isinstance(further, int) and isinstance(layers, int):
         values["layers"], values["prediction_layers"] = layers - further, further

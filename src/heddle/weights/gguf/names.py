@@ -32,8 +32,9 @@ class GGUFNames:
         layer: parts of a layer, by canonical part; empty: it has no such part.
         tensors: whole names of tensors of a layer that do not end as their canonical names do.
         fused: tensors that files have in place of their parts.
+        plain: how keys begin that files have without the architecture's name; empty: no such keys.
         read: completes the hyperparameters, which it may change, from the metadata, whose keys are
-            those after the architecture's name. Values are not checked.
+            those after the architecture's name, or `plain` ones. Values are not checked.
     """
 
     hyperparameters: Mapping[str, str] = field(default_factory=dict)
@@ -42,6 +43,7 @@ class GGUFNames:
     layer: Mapping[str, str] = field(default_factory=dict)
     tensors: Mapping[str, str] = field(default_factory=dict)
     fused: tuple[str, ...] = ()
+    plain: str = ""
     read: Callable[[dict[str, Any], Mapping[str, object]], None] = lambda values, metadata: None
 
 

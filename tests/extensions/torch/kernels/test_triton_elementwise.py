@@ -97,7 +97,7 @@ def test_gating_and_rounding_at_once_changes_no_bits(kind, activation: str, widt
 
 
 @pytest.mark.parametrize(
-    "activation", ["sigmoid", "squared_relu", "gelu", "gelu_erf", "relu", "tanh"]
+    "activation", ["sigmoid", "squared_relu", "gelu", "gelu_erf", "relu", "tanh", "xielu_tail"]
 )
 def test_activations(activation: str) -> None:
     x = rows(9, 133) * 20

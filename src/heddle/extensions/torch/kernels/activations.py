@@ -25,6 +25,16 @@ def sigmoid(x):
 
 
 @triton.jit
+def _xielu_tail(x):
+    """exp(y) - 1 - x below zero, with y = min(x, -1e-6): near zero, a polynomial of y."""
+    y = tl.where(x > -1e-6, -1e-6, x)
+    p = 1.0 / 720 + y * (1.0 / 5040 + y * (1.0 / 40320 + y * (1.0 / 362880)))
+    p = 0.5 + y * (1.0 / 6 + y * (1.0 / 24 + y * (1.0 / 120 + y * p)))
+    beyond = tl.where(y > -0.5, p * y * y, tl.exp(y) - 1.0 - y)
+    return tl.where(x > 0.0, 0.0, beyond + (y - x))
+
+
+@triton.jit
 def activated(x, other, KIND: tl.constexpr):
     """The activation of x, times the other value."""
     if KIND == "silu":
@@ -52,6 +62,8 @@ def activated(x, other, KIND: tl.constexpr):
     elif KIND == "squared_relu":
         x = tl.maximum(x, 0.0)
         found = x * x
+    elif KIND == "xielu_tail":
+        found = _xielu_tail(x)
     else:
         found = x
     return found * other
