@@ -33,6 +33,12 @@ def family_of(format: str, architecture: str) -> Family:
         UnsupportedModelError: there is none.
     """
     known = {name: family for family in families() for name in getattr(family, format)}
+    lacking = {name: one for family in families() for name, one in family.near.items()}
+    if architecture in lacking:
+        label = _LABELS[format]
+        raise UnsupportedModelError(
+            f"{label} {architecture!r} is not supported; {lacking[architecture]}", param=label
+        )
     if architecture not in known:
         label, near = _LABELS[format], get_close_matches(architecture, known, 1)
         nearest = f"; the nearest name is {near[0]}" if near else ""

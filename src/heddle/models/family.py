@@ -5,7 +5,7 @@ The file of a family ends with a value `FAMILY`. That value is the whole registr
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -50,8 +50,11 @@ class Family:
             particular to its files.
         hf: values of `model_type` in `config.json`, each with the names that are particular to
             its folders.
+        near: names of like architectures that are not served, each with what Heddle lacks and
+            which architecture is the nearest.
     """
 
     build: Build
     gguf: Mapping[str, GGUFNames]
     hf: Mapping[str, FolderNames]
+    near: Mapping[str, str] = field(default_factory=dict)

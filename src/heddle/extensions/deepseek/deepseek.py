@@ -49,6 +49,10 @@ _INDEXED_GGUF = replace(
     values=INTERLEAVED | {"expert_scoring": "sigmoid"},
 )
 _FOLDER = FolderNames(layer=FOLDER_LATENTS, read=config.sizes)
+_LARGE = (
+    "Heddle lacks latents that several layers share, and queries that grow in each head by its own"
+    " factor; the nearest that it serves is mistral4"
+)
 _INDEXED_FOLDER = replace(_FOLDER, hyperparameters={"dense_context": "index_topk"})
 FAMILY = Family(
     build=build,
@@ -72,5 +76,11 @@ FAMILY = Family(
         ),
         # "deepseek_yarn" is Sarvam's own name of yarn.
         "sarvam_mla": replace(_FOLDER, scalings={"deepseek_yarn": "yarn"}),
+    },
+    near={
+        "longcat_flash": "Heddle lacks experts that return their input; the nearest that it serves"
+        " is deepseek_v3",
+        "mistral_large4": _LARGE,
+        "mistral_large4_text": _LARGE,
     },
 )

@@ -137,4 +137,19 @@ def _ratios(read: Hyperparameters, layers: int) -> list[int]:
     return listed
 
 
-FAMILY = Family(build=build, gguf={}, hf={"deepseek_v4": FOLDER})
+_GLM = (
+    "Heddle lacks its recurrence whose decay has a lower bound, and latents without rotation; the"
+    " nearest that it serves are deepseek_v4 and kimi_linear"
+)
+FAMILY = Family(
+    build=build,
+    gguf={},
+    hf={"deepseek_v4": FOLDER},
+    near={
+        "deepseek4": "Heddle reads DeepSeek-V4 from folders as published, not from GGUF files yet;"
+        " the nearest that it reads from GGUF files is deepseek32",
+        "glm5_next": _GLM,
+        "glm5_next_text": _GLM,
+        "glm5next": _GLM,
+    },
+)
