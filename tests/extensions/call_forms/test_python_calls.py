@@ -84,3 +84,12 @@ def test_a_template_without_calls_gets_them_in_the_contents() -> None:
     content = f"So:<|tool_call_start|>{written}<|tool_call_end|>"
     assert second == {"role": "assistant", "content": content}
     assert Lfm2().history([said]) == [said]
+
+
+def test_a_template_that_writes_no_quotes_gets_strings_with_quotes() -> None:
+    function = {"name": "f", "arguments": {"text": 'a "b"\n', "lines": ["é"], "count": 3}}
+    said = {"role": "assistant", "content": "", "tool_calls": [{"id": "1", "function": function}]}
+    [message] = LlamaPython(quotes=False).history([said])
+    [call] = message["tool_calls"]
+    assert call["function"]["arguments"] == {"text": r'"a \"b\"\n"', "lines": ["é"], "count": 3}
+    assert LlamaPython().history([said]) == [said]

@@ -126,6 +126,15 @@ def test_a_system_message_describes_functions_as_the_card_of_deepseek_v3_1_does(
     assert DeepSeek().offered([asked], tools) == ([asked], tools)
 
 
+@pytest.mark.parametrize("joins", [True, False])
+def test_a_template_of_deepseek_may_write_text_or_calls(joins: bool) -> None:
+    call = {"id": "a", "function": {"name": "f", "arguments": {}}}
+    said = {"role": "assistant", "content": "So:", "tool_calls": [call]}
+    messages = DeepSeek(fences=True, encodes=True, joins=joins).history([said])
+    text, calls = {"role": "assistant", "content": "So:"}, {**said, "content": ""}
+    assert messages == ([said] if joins else [text, calls])
+
+
 def test_solar_gets_a_message_for_text_and_one_for_calls() -> None:
     call = {"id": "call_1", "function": {"name": "f", "arguments": {}}}
     said = {"role": "assistant", "content": "So:", "reasoning_content": "Hm."}

@@ -59,11 +59,13 @@ class DeepSeek(Sectioned):
         fences: whether the model was trained on arguments in a code fence.
         encodes: whether the template itself encodes arguments as JSON.
         describes_tools: whether the system message describes functions.
+        joins: whether the template writes a message's text and its calls.
     """
 
     fences: bool = False
     encodes: bool = False
     describes_tools: bool = False
+    joins: bool = True
 
     section: ClassVar = "<｜tool▁calls▁begin｜>"
     section_end: ClassVar = "<｜tool▁calls▁end｜>"
@@ -76,11 +78,11 @@ class DeepSeek(Sectioned):
     def history(self, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
         """The messages, with arguments as the template takes them.
 
-        A template with fences writes the text of a message or its calls, so both get a message.
+        A template that writes the text of a message or its calls gets a message for each.
         """
         written: list[Mapping[str, Any]] = []
         for message in messages if self.encodes else with_texts(messages):
-            if self.fences and message.get("tool_calls") and message["content"]:
+            if not self.joins and message.get("tool_calls") and message["content"]:
                 written.append({key: message[key] for key in message if key != "tool_calls"})
                 written.append({**message, "content": ""})
             else:
@@ -128,7 +130,8 @@ def form_of(template: str) -> CallForm | None:
     if DeepSeek.section not in template or DeepSeek.arguments not in template:
         return None
     fences, takes_tools = _FENCE in template, re.search(r"\btools\b", template)
-    return DeepSeek(fences, encodes_arguments(template), not fences and not takes_tools)
+    joins = not fences or f"+ '{DeepSeek.section}" in template
+    return DeepSeek(fences, encodes_arguments(template), not fences and not takes_tools, joins)
 
 
 def _description(function: Mapping[str, Any]) -> str:

@@ -30,6 +30,11 @@ def with_texts(messages: Sequence[Json]) -> list[Json]:
     )
 
 
+def with_values(messages: Sequence[Json], change: Callable[[Any], Any]) -> list[Json]:
+    """The messages, with `change` of each argument of calls whose arguments are objects."""
+    return _with_arguments(messages, lambda given: {key: change(given[key]) for key in given})
+
+
 def with_contents(messages: Sequence[Json], written: Callable[[Sequence[Json]], str]) -> list[Json]:
     """The messages, with calls as text after their contents, for templates that leave out calls.
 

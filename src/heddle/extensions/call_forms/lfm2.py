@@ -2,8 +2,8 @@
 
     <|tool_call_start|>[name(key='value', other=3), name()]<|tool_call_end|>
 
-Source: the chat template of LFM2.5-8B-A1B; that of LFM2 was not read. It writes strings between
-single quotes and escapes nothing.
+Source: the chat templates of LFM2.5-8B-A1B, LFM2-8B-A1B and LFM2.5-Instruct that llama.cpp has. The
+first writes strings between single quotes and escapes nothing.
 """
 
 from __future__ import annotations
@@ -42,8 +42,11 @@ class Lfm2(PythonCalls):
 
 
 def form_of(template: str) -> CallForm | None:
-    """The form, if `template` writes it. Templates of LFM2 show only the marks of the tools."""
-    if Lfm2.marks[0] in template or "<|tool_list_start|>" in template:
+    """The form, if `template` writes it.
+
+    Templates of LFM2 show only the marks of the tools, and one of LFM2.5 shows only their title.
+    """
+    if any(text in template for text in (Lfm2.marks[0], "<|tool_list_start|>", "List of tools: [")):
         return Lfm2(knows_calls="tool_calls" in template)
     return None
 

@@ -13,9 +13,11 @@ for JSON.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from heddle.extensions.call_forms.histories import with_values
 from heddle.extensions.call_forms.python_calls import PythonCalls
 from heddle.text.chat.call_forms import CallForm, object_lark
 
@@ -65,9 +67,19 @@ class Llama(CallForm):
 
 @dataclass(frozen=True, slots=True)
 class LlamaPython(PythonCalls):
-    """A list of Python's calls and nothing else."""
+    """A list of Python's calls and nothing else.
+
+    Attributes:
+        quotes: whether the template itself writes quotes around values.
+    """
+
+    quotes: bool = True
 
     marks: ClassVar = (_START, _END)
+
+    def history(self, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+        written = PythonCalls.history(self, messages)
+        return written if self.quotes else with_values(written, _quoted)
 
     def read(self, source: AnswerReader, names: Collection[str]) -> Steps[None]:
         tagged = yield from source.skip(_START)
@@ -105,13 +117,17 @@ class Llama4(LlamaPython):
 def form_of(template: str) -> CallForm | None:
     """The form, if `template` writes it."""
     if "[func_name1(" in template:  # of the example in vLLM's templates
-        return LlamaPython()
+        return LlamaPython(quotes="format(" not in template or "'=\"'" in template)
     if '"parameters"' not in template:
         return None
     if "<|header_start|>" in template:
         return Llama4()
     # Models of other families that came from Llama 3 write `<tool_call>`.
     return Llama() if "<|start_header_id|>" in template and "<tool_call>" not in template else None
+
+
+def _quoted(value: Any) -> Any:
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else value
 
 
 def _optional(mark: str) -> str:
