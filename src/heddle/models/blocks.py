@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from heddle.errors import ModelFileError
 from heddle.state import KvShape, Pages, Shared, Window
@@ -101,8 +101,7 @@ class Attention:
         keys_as_values: whether values are the keys before norm and rotation, if the checkpoint has
             no matrix for values.
         source: the earlier layer whose keys and values this layer reads; None: it has its own.
-        gated: whether the matrix of queries makes gates, too: for each head its query, then its
-            gate. The result is multiplied by sigmoid(gate).
+        query_parts: vectors of a head that the matrix of queries makes.
     """
 
     width: int
@@ -116,7 +115,7 @@ class Attention:
     norms_values: bool = False
     keys_as_values: bool = False
     source: int | None = None
-    gated: bool = False
+    query_parts: ClassVar[int] = 1
 
     def state(self, *, causal: bool) -> tuple[StateKind, ...]:
         """See :class:`Mixer`. An encoder keeps all positions, as one step computes all tokens."""
@@ -146,7 +145,7 @@ class Attention:
             rope = with_stored_divisors(rope, loader)
         has_values = own and not (self.keys_as_values and not loader.has(f"{name}.v"))
         return AttentionWeights(
-            q=loader.linear(f"{name}.q", q_width * (2 if self.gated else 1), self.width),
+            q=loader.linear(f"{name}.q", q_width * self.query_parts, self.width),
             k=loader.linear(f"{name}.k", kv_width, self.width) if own else None,
             v=loader.linear(f"{name}.v", kv_width, self.width) if has_values else None,
             output=loader.linear(f"{name}.output", self.width, q_width),
@@ -162,12 +161,7 @@ class Attention:
         self, ops: Ops[A, W], weights: AttentionWeights[W], x: A, positions: A, layer: int
     ) -> A:
         """Map normed x (T, width) to (T, width). Stores its keys and values in layer `layer`."""
-        spec, gate = self.spec, None
-        q = ops.linear(x, weights.q)
-        if self.gated:
-            size = spec.head_dim
-            gate = ops.take_columns(q, size, size, spec.heads)
-            q = ops.take_columns(q, 0, size, spec.heads)
+        spec, q = self.spec, ops.linear(x, weights.q)
         if weights.k is None:
             assert self.source is not None, "a layer without keys reads those of another"
             q = self._placed(ops, q, weights.q_norm, weights.q_rope, positions, spec.heads)
@@ -176,10 +170,7 @@ class Attention:
         v = self._values(ops, weights, x, k)
         q = self._placed(ops, q, weights.q_norm, weights.q_rope, positions, spec.heads)
         k = self._placed(ops, k, weights.k_norm, weights.rope, positions, spec.kv_heads)
-        y = ops.attend(q, k, v, layer, spec, weights.sinks)
-        if gate is not None:
-            y = ops.gated(gate, y, "sigmoid")
-        return ops.linear(y, weights.output)
+        return ops.linear(ops.attend(q, k, v, layer, spec, weights.sinks), weights.output)
 
     def _values(self, ops: Ops[A, W], weights: AttentionWeights[W], x: A, k: A) -> A:
         """The values (T, kv_heads * head_dim). `k` are the keys before norm and rotation."""

@@ -52,7 +52,7 @@ def take_apart(
             found = heads.take_heads_apart(name, tensor, hyperparameters) | found
             continue
         if stem.endswith(".attention.qkv"):
-            parts = _query_key_value(hyperparameters)
+            parts = _query_key_value(hyperparameters, int(stem.split(".")[1]))
         elif stem.endswith(".mlp.shared.gate_up"):
             width = hyperparameters.integer("shared_expert_width")
             parts = dict.fromkeys(("gate", "up"), width)
@@ -95,12 +95,18 @@ def _pairs_of_experts(name: str, tensor: TensorInfo) -> dict[str, TensorInfo]:
     return found
 
 
-def _query_key_value(hyperparameters: Hyperparameters) -> dict[str, int]:
-    read = hyperparameters
-    heads = read.integer("heads")
-    head_dim = read.integer("key_dim", max(read.integer("width") // heads, 1))
-    kv = read.integer("kv_heads", heads) * head_dim
-    return {"q": heads * head_dim, "k": kv, "v": kv}
+def _query_key_value(read: Hyperparameters, layer: int) -> dict[str, int]:
+    """The rows of a layer. Sizes may be lists by layer."""
+
+    def size(name: str, default: int | None = None) -> int:
+        listed = read.get(name)
+        of_layers = read.integers(name, len(listed) if isinstance(listed, list) else 1, default)
+        return of_layers[layer if layer < len(of_layers) else -1]
+
+    heads = size("heads")
+    key = size("key_dim", max(read.integer("width") // heads, 1))
+    kv_heads = size("kv_heads", heads)
+    return {"q": heads * key, "k": kv_heads * key, "v": kv_heads * size("value_dim", key)}
 
 
 def _slices(tensor: TensorInfo, parts: Mapping[str, int]) -> Iterator[tuple[str, TensorInfo]]:

@@ -19,7 +19,7 @@ from extensions.packed.packed_folder import (
     write_packed,
 )
 from folder_writer import write_safetensors
-from gguf_writer import Tensor
+from gguf_writer import Tensor, write_gguf
 from heddle import _native
 from heddle.config import EngineConfig
 from heddle.errors import ModelFileError, UnsupportedModelError
@@ -29,6 +29,7 @@ from heddle.extensions.uneven.attention import UnevenAttention
 from heddle.models.build import build
 from heddle.state import KvShape, Pages, Window, pages_for
 from heddle.step import Chunk, StepPlan
+from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint
 from models.tiny import afmoe, laguna, mimo_v2, step3p5
 from models.tiny.base import TOKENS
@@ -268,6 +269,24 @@ def test_the_log_says_that_prediction_heads_are_not_used(
     assert "the model's 1 prediction heads are not used" in caplog.text
 
 
+def test_layers_of_steps_prediction_heads_are_no_layers_of_the_model(tmp_path: Path) -> None:
+    """The published folder numbers them on behind the last layer."""
+    state = STEP.stored()
+    head = {
+        name.replace("layers.1.", "layers.4."): values
+        for name, values in state.items()
+        if name.startswith("model.layers.1.")
+    }
+    head["model.layers.4.eh_proj.weight"] = np.zeros((64, 128), np.float32)
+    folder = STEP.write_folder(tmp_path)
+    write_safetensors(folder / "model.safetensors", state | head)
+    with HuggingFaceCheckpoint.open(folder) as checkpoint:
+        model = build(checkpoint)
+        logits = ReferenceModel(checkpoint).logits(TOKENS)
+    assert (len(model.layers), model.head) == (4, None)
+    np.testing.assert_allclose(logits, STEP.expected_logits(), rtol=0, atol=4e-5)
+
+
 def test_the_log_names_tensors_of_mimos_prediction_heads(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -277,6 +296,27 @@ def test_the_log_names_tensors_of_mimos_prediction_heads(
     with caplog.at_level(logging.INFO), HuggingFaceCheckpoint.open(folder):
         pass
     assert "1 tensors beside the text model are not used: mtp" in caplog.text
+
+
+@pytest.mark.parametrize("model", [MIMO, STEP], ids=str)
+def test_joined_matrices_of_a_file_have_rows_by_layer(model: Any, tmp_path: Path) -> None:
+    """llama.cpp's converter may join them. So it does for MiMo V2.5, of the same architecture."""
+    tensors = {one.name: one for one in model.tensors()}
+    for layer in range(model.layers):
+        parts = [tensors.pop(f"blk.{layer}.attn_{part}.weight") for part in "qkv"]
+        rows = [np.frombuffer(one.data, np.float32).reshape(one.shape) for one in parts]
+        joined = Tensor.of(f"blk.{layer}.attn_qkv.weight", np.concatenate(rows))
+        tensors[joined.name] = joined
+    head = f"blk.{model.layers}.attn_qkv.weight"  # a layer with a window
+    tensors[head] = replace(tensors["blk.1.attn_qkv.weight"], name=head)
+    path = write_gguf(tmp_path / "joined.gguf", model.metadata(), tensors.values())
+    with GGUFCheckpoint.open(path) as checkpoint:
+        logits = ReferenceModel(checkpoint).logits(TOKENS)
+    np.testing.assert_allclose(logits, model.expected_logits(), rtol=0, atol=4e-5)
+    tensors[head] = Tensor.of(head, np.zeros((8, model.width), np.float32))
+    path = write_gguf(tmp_path / "wrong.gguf", model.metadata(), tensors.values())
+    with pytest.raises(ModelFileError, match="has 8 rows; the hyperparameters require"):
+        GGUFCheckpoint.open(path)
 
 
 BLOCKS = {"quant_method": "fp8", "weight_block_size": [24, 16]}

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 from heddle.extensions.hybrids import names
 from heddle.extensions.hybrids.delta_net import gated_delta_net
+from heddle.extensions.hybrids.gated_attention import GatedAttention
 from heddle.extensions.hybrids.layers import hybrid_layers
 from heddle.models.base import read_recurrent, read_sizes
-from heddle.models.blocks import Attention, Layer, QueryKeyNorm
+from heddle.models.blocks import Layer, QueryKeyNorm
 from heddle.models.decoder import Decoder, PredictionHead
 from heddle.models.experts import feed_forwards
 from heddle.models.family import Family
@@ -35,13 +36,12 @@ def build(hyperparameters: Hyperparameters, context: int) -> Decoder:
     read = hyperparameters
     sizes = read_sizes(read)
     shape, eps = sizes.shape, sizes.norm_eps
-    attention = Attention(
+    attention = GatedAttention(
         shape.width,
         sizes.attention(read),
         rope(read, shape.head_dim, context),
         QueryKeyNorm.HEADS,
         eps,
-        gated=True,
     )
     mixer = gated_delta_net(read, shape.width, eps)
     activation = read.choice("activation", ("silu",), "silu")

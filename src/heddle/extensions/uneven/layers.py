@@ -39,7 +39,7 @@ def read_attentions(read: Hyperparameters, context: int) -> list[UnevenAttention
     """
     count, width = read.integer("layers"), read.integer("width")
     windows = read_windows(read, count)
-    heads, kv_heads = read.integers("heads", count), read.integers("kv_heads", count)
+    heads, kv_heads = _sizes(read, "heads", count), _sizes(read, "kv_heads", count)
     keys = read.integers("key_dim", count)
     values = keys if read.get("value_dim") is None else read.integers("value_dim", count)
     value_scale = read.number("attention.value_scale", 1.0)
@@ -70,6 +70,13 @@ def read_attentions(read: Hyperparameters, context: int) -> list[UnevenAttention
             )
         )
     return found
+
+
+def _sizes(read: Hyperparameters, name: str, count: int) -> tuple[int, ...]:
+    """A size of each layer. In GGUF files, entries of prediction heads may follow."""
+    listed = read.get(name)
+    entries = len(listed) if isinstance(listed, list) else count
+    return read.integers(name, max(entries, count))[:count]
 
 
 def _nearby(read: Hyperparameters, head_dim: int) -> RopeSpec:
@@ -107,8 +114,11 @@ def decoder_of(
 
 
 def without_heads_for_further_tokens(values: dict[str, Any], *names: str) -> None:
-    """Cut lists by layer, whose last entries are of prediction heads, to the model's layers."""
-    for name in ("heads", "kv_heads", "window_period", *names):
+    """Cut lists by layer, whose last entries are of prediction heads, to the model's layers.
+
+    Those of heads stay whole: joined matrices of prediction heads have their rows by them.
+    """
+    for name in ("window_period", *names):
         if isinstance(values.get(name), list):
             values[name] = values[name][: values.get("layers")]
 

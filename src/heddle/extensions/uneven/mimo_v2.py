@@ -6,7 +6,8 @@ are scored by sigmoids and chosen with a bias.
 Xiaomi 2025 (https://huggingface.co/XiaomiMiMo/MiMo-V2-Flash); `transformers`, `mimo_v2_flash`;
 llama.cpp, `conversion/mimo.py` and `mimo2.cpp`. By `transformers`, a token sees
 `sliding_window_size` tokens before it; by llama.cpp one fewer. Folders follow the first, GGUF files
-the second.
+the second. GGUF files of MiMo V2.5 have the same architecture, with queries, keys and values in one
+matrix.
 """
 
 from __future__ import annotations
