@@ -12,7 +12,7 @@ from gguf_writer import Tensor
 from heddle import EmbeddingParams, EngineConfig, InvalidRequestError, Pooling
 from heddle.engine.engine import Engine
 from heddle.engine.streaming.blocking import Collector
-from heddle.errors import ContextLengthError, UnsupportedModelError
+from heddle.errors import ContextLengthError, ModelFileError, UnsupportedModelError
 from heddle.extensions.encoders.encoder import Encoder
 from heddle.extensions.reference.model import ReferenceModel
 from heddle.extensions.reference.ops import SequenceCache, SequenceChunk
@@ -250,6 +250,38 @@ def test_the_separator_is_that_of_the_tokenizer(token: str, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("name", "changes", "problem"),
     [
+        ("nomic-bert-moe", {"n_layer": 10**12}, "n_layer is 1000000000000"),
+        ("modernbert", {"num_hidden_layers": 10**12}, "num_hidden_layers is 1000000000000"),
+        ("bert-classes", {"id2label": None, "num_labels": 10**12}, "num_labels must be 1 to"),
+        ("bert-classes", {"id2label": None, "num_labels": 0}, "num_labels must be 1 to"),
+        ("xlm-roberta", {"pad_token_id": 10**12}, "the table of positions has 64 rows"),
+    ],
+)
+def test_mad_numbers_are_refused_before_anything_has_their_size(
+    name: str, changes: dict[str, object], problem: str, tmp_path: Path
+) -> None:
+    folder = BY_NAME[name].write_folder(tmp_path, **changes)
+    with (
+        pytest.raises(ModelFileError, match=problem),
+        HuggingFaceCheckpoint.open(folder) as checkpoint,
+    ):
+        build(checkpoint)
+
+
+@pytest.mark.parametrize("name", ["nomic-bert-moe", "modernbert"])
+def test_a_gguf_file_may_claim_any_number_of_layers(name: str, tmp_path: Path) -> None:
+    model = BY_NAME[name]
+    path = replace(model, keys=model.keys | {"block_count": 2**31}).write(tmp_path / "t.gguf")
+    with (
+        pytest.raises(ModelFileError, match="block_count is 2147483648"),
+        GGUFCheckpoint.open(path) as checkpoint,
+    ):
+        build(checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "problem"),
+    [
         ("bert", {"position_embedding_type": "relative_key"}, "'relative_key' is not supported"),
         ("bert", {"is_decoder": True}, "is_decoder True is not supported; supported: False"),
         ("electra", {"position_embedding_type": "relative_key"}, "'relative_key' is not supported"),
@@ -261,6 +293,7 @@ def test_the_separator_is_that_of_the_tokenizer(token: str, tmp_path: Path) -> N
         ("gte", {"rope_scaling": {"type": "ntk", "factor": 8.0, "mixed_b": 0.9}}, "mixed_b is not"),
         ("gte", {"layer_norm_type": "rms_norm"}, "layer_norm_type 'rms_norm' is not supported"),
         ("modernbert", {"classifier_activation": "mish"}, "activation 'mish' is not supported"),
+        ("modernbert", {"classifier_activation": []}, r"activation \[\] is not supported"),
     ],
 )
 def test_what_changes_the_forward_pass_is_refused(

@@ -100,6 +100,7 @@ def test_another_pooling_is_refused_where_an_activation_follows(name: str, tmp_p
     [
         ("2_Dense/config.json", {"use_residual": True}, "use_residual True with"),
         ("2_Dense/config.json", {"activation_function": "torch.nn.GELU"}, "'torch.nn.GELU' is not"),
+        ("2_Dense/config.json", {"activation_function": []}, r"activation_function \[\] is not"),
         ("2_Dense/config.json", {"out_features": None}, "1 dense layers after"),
         ("2_Dense/config.json", {"out_features": -1}, "out_features"),
         ("2_Dense/config.json", {"out_features": 2**40}, "at most 64"),

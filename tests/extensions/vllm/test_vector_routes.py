@@ -194,9 +194,10 @@ def test_pooling_gives_one_vector_or_one_for_each_token(vectors: tuple[LLM, str]
         ("classes", "/classify", {"input": "loom " * 90}, "context holds"),
         ("vectors", "/pooling", {"input": ["a"] * 2049}, "at most 2048"),
         ("classes", "/v1/embeddings", {"input": "a"}, "makes no embeddings"),
+        ("pairs", "/embedding", {"content": "a"}, "makes no embeddings"),
         ("pairs", "/api/embed", {"model": "m", "input": "a"}, "makes no embeddings"),
         ("classes", "/score", {"text_1": "a", "text_2": "b"}, "sorts texts into 3 classes"),
-        ("pairs", "/score", {"text_1": "a", "text_2": "loom " * 90}, "context holds"),
+        ("pairs", "/score", {"text_1": "a", "text_2": "loom " * 90}, '"param":"text_2"'),
         ("pairs", "/rerank", {"query": "a", "documents": ["b"], "instruction": "x"}, "instruction"),
     ],
 )

@@ -146,10 +146,11 @@ def _prepared(body: EmbedRequest, served: Served) -> _Prepared:
     ]
     model = served.engine.model
     dimensions = check_dimensions(body.output_dimension, model.shape.width, "output_dimension")
+    params = EmbeddingParams(priority=body.priority)
+    model.check_one_vector(params)  # before texts become tokens, which takes time
     prompt = next((name for name in _PROMPTS[body.input_type] if name in model.prompts), None)
     prompts = [_tokens(body, model.embedding_text(text, prompt), served) for text in texts]
     types = tuple(dict.fromkeys(body.embedding_types or ("float",)))
-    params = EmbeddingParams(priority=body.priority)
     return _Prepared(served, texts, prompts, params, dimensions, types)
 
 

@@ -301,7 +301,11 @@ def _experts(hyperparameters: Hyperparameters, sizes: Sizes) -> list[PlainExpert
 def encoder_sizes(hyperparameters: Hyperparameters) -> Sizes:
     """The sizes of an encoder. Its context ends with its table of positions."""
     sizes = read_sizes(hyperparameters)
-    context = sizes.shape.context - hyperparameters.count("first_position")
+    first = hyperparameters.count("first_position")
+    context = sizes.shape.context - first
+    if context < 1:
+        rows = f"but the table of positions has {sizes.shape.context} rows"
+        hyperparameters.fail("first_position", f"is {first}, {rows}; fetch the file again")
     return replace(sizes, shape=replace(sizes.shape, causal=False, context=context))
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from heddle.errors import ModelFileError
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from heddle.weights.huggingface.json_files import Config
 
@@ -37,17 +39,31 @@ def read_gguf(values: dict[str, Any], metadata: Mapping[str, object]) -> None:
         values["labels"] = [str(label) for label in values["labels"]]
 
 
+_MOST_LAYERS, _MOST_LABELS = 2**12, 2**16
+"""No encoder has so many. A file of 400 bytes may claim any number."""
+
+
+def by_layer(layers: object, flag: Callable[[int], bool]) -> list[bool]:
+    """A flag of each layer; none of a wrong number of layers, which has its own error later."""
+    if not isinstance(layers, int) or layers > _MOST_LAYERS:
+        return []
+    return [flag(layer) for layer in range(layers)]
+
+
 def layers_with_experts(layers: object, every: object) -> dict[str, object]:
     """The second of every so many layers has experts (llama.cpp, `src/models/bert.cpp`)."""
-    if not isinstance(layers, int) or not isinstance(every, int) or every < 1:
+    if not isinstance(every, int) or every < 1:
         return {}
-    return {"expert_layers": [layer % every == 1 for layer in range(layers)]}
+    return {"expert_layers": by_layer(layers, lambda layer: layer % every == 1)}
 
 
 def read_labels(config: Config) -> dict[str, object]:
     """The classes of a sequence classifier, if config.json describes one.
 
     It has `num_labels` or names in `id2label`; without both, `transformers` makes two classes.
+
+    Raises:
+        ModelFileError: `num_labels` is no number of classes.
     """
     architectures = config.get("architectures")
     named = architectures[0] if isinstance(architectures, list) and architectures else ""
@@ -56,5 +72,10 @@ def read_labels(config: Config) -> dict[str, object]:
     names = config.get("id2label")
     if not isinstance(names, dict) or not names:
         count = config.get("num_labels", 2)
-        names = {str(i): f"LABEL_{i}" for i in range(count if isinstance(count, int) else 2)}
+        if not isinstance(count, int) or not 1 <= count <= _MOST_LABELS:
+            raise ModelFileError(
+                f"num_labels must be 1 to {_MOST_LABELS}, got {count!r}; fetch the file again",
+                field="num_labels",
+            )
+        names = {str(i): f"LABEL_{i}" for i in range(count)}
     return {"labels": [str(names.get(str(i), f"LABEL_{i}")) for i in range(len(names))]}

@@ -25,6 +25,7 @@ from heddle.extensions.encoders.files import (
     GGUF_KEYS,
     GGUF_OUTSIDE,
     GGUF_VALUES,
+    by_layer,
     read_gguf,
     read_labels,
 )
@@ -98,9 +99,9 @@ def build(hyperparameters: Hyperparameters, context: int) -> Encoder:
 
 def _windowed(layers: object, period: object) -> dict[str, object]:
     """The layers with a window: all but every third, from the first on."""
-    if not isinstance(layers, int) or not isinstance(period, int) or period < 1:
+    if not isinstance(period, int) or period < 1:
         return {}
-    return {"window_layers": [layer % period > 0 for layer in range(layers)]}
+    return {"window_layers": by_layer(layers, lambda layer: layer % period > 0)}
 
 
 def _read_gguf(values: dict[str, Any], metadata: Mapping[str, object]) -> None:
@@ -122,7 +123,7 @@ def _read_config(config: Config) -> Config:
         found["rope.base"] = config.get("global_rope_theta", 160_000.0)
         found["rope.local_base"] = config.get("local_rope_theta", 10_000.0)
     activation = config.get("classifier_activation", "gelu")
-    if activation not in _BETWEEN:
+    if str(activation) not in _BETWEEN:
         raise UnsupportedModelError(
             f"config.json: classifier_activation {activation!r} is not supported; supported:"
             f" {', '.join(_BETWEEN)}",

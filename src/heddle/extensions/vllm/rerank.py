@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, Tag
 from starlette.responses import Response  # noqa: TC002  FastAPI reads annotations of routes
 
 from heddle.errors import InvalidRequestError
@@ -31,6 +31,7 @@ from heddle.server.generate.parameters import agreed
 from heddle.server.generate.vendor_fields.table import decided
 from heddle.server.http.connection import unless_gone
 from heddle.server.http.encoding import json_response
+from heddle.server.http.fields import FIRST_FAULT, shaped
 from heddle.server.http.record import record_of
 from heddle.server.http.schema import Schema, takes
 
@@ -53,6 +54,12 @@ class TextDocument(Schema):
     text: str
 
 
+_Document = Annotated[
+    Annotated[str, Tag("<str>")] | Annotated[TextDocument, Tag("<dict>")],
+    shaped("a text or an object with text"),
+]
+
+
 @decided(Api.RERANK)
 class RerankRequest(Schema):
     """Body of `POST /v1/rerank`, with `documents` or with TEI's `texts`.
@@ -62,7 +69,7 @@ class RerankRequest(Schema):
 
     model: str | None = None
     query: str = Field(min_length=1)
-    documents: Annotated[list[str | TextDocument], _SEVERAL] | None = None
+    documents: Annotated[list[_Document], _SEVERAL, FIRST_FAULT] | None = None
     texts: Annotated[list[str], _SEVERAL] | None = Field(None, description="`documents` in TEI")
     top_n: Annotated[int, Field(ge=1)] | None = Field(
         None, description="how many results to return, the best; null: all"

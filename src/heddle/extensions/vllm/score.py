@@ -160,7 +160,7 @@ def _prepared(body: ScoreRequest, served: Served) -> _Prepared:
     model = served.engine.model
     if model.documents_judge is not None:
         room = Room(prompt_limit(body.truncate_prompt_tokens, served), body.max_tokens_per_doc)
-        prompts = prompts_of_pairs(pairs, served, room, names[0])
+        prompts = prompts_of_pairs(pairs, served, room, names[1])
         places, params = None, model.documents_judge.params
     elif model.labels:
         raise UnsupportedParameterError(

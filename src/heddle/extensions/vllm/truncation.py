@@ -75,18 +75,17 @@ def prompts_of_pairs(
         return len(judge.prompt(query, "", instruction))
 
     def cut(query: str, document: str) -> list[int]:
-        tokens = judge.prompt(query, document, instruction)
-        limit = len(tokens) if room.prompt is None else room.prompt
-        if room.document:
-            limit = min(limit, bare(query) + room.document)
-        if len(tokens) <= limit:
-            return tokens
-        if bare(query) >= limit:
+        limit = room.prompt
+        if limit is not None and bare(query) + bool(document) > limit:
             raise InvalidRequestError(
-                f"the query takes {bare(query)} of the {limit} tokens of a prompt, which leaves no"
-                " room for a document; shorten the query",
+                f"the query takes {bare(query)} tokens of a prompt, which may have {limit}, and"
+                " leaves no room for a document; shorten the query",
                 param="query",
             )
+        tokens = judge.prompt(query, document, instruction)
+        limit = len(tokens) if limit is None else limit
+        if room.document:
+            limit = min(limit, bare(query) + room.document)
         return judge.shorten(tokens, limit)
 
     prompts = []

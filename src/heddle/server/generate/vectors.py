@@ -118,7 +118,7 @@ async def encoded_vectors(
     Raises:
         HeddleError: the engine refuses a text or fails on it. All texts are cancelled.
     """
-    if not each_token:
+    if not each_token or served.engine.model.labels:
         served.engine.model.check_one_vector(params)
     gathering = Gathering(served.backlog)
     async with aclosing(vectors(prompts, params, served, scope)) as ready:

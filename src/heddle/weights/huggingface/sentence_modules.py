@@ -113,7 +113,7 @@ def _dense(path: Path) -> tuple[object, str]:
     """The width of a dense layer's result, unchecked, and its activation."""
     config: Config = read_json(path)
     activation, residual = config.get("activation_function"), config.get("use_residual", False)
-    if activation not in _ACTIVATIONS or residual:
+    if str(activation) not in _ACTIVATIONS or residual:
         raise UnsupportedModelError(
             f"{path}: use_residual {residual!r} with activation_function {activation!r} is not"
             f" supported; supported: {', '.join(_ACTIVATIONS)}, without use_residual",
