@@ -35,6 +35,7 @@ InstructionPointer make_scale(int in, float factor);
 InstructionPointer make_soft_cap(int in, float cap);
 InstructionPointer make_gated(Activation activation, int gate, int up, int out, bool quantise);
 InstructionPointer make_gate_rows(Activation activation, int x, int gate, int out);
+InstructionPointer make_mix_heads(int x, int factors, int heads, int out);
 InstructionPointer make_add(int x, int y, int out);
 InstructionPointer make_take_rows(int in, int out);
 InstructionPointer make_take_columns(int in, int first, int heads, int out);

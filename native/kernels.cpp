@@ -350,6 +350,7 @@ const Kernels kTable = {
     add,
     add_scaled,
     scale,
+    dot,
     soft_cap,
     {sigmoid_all, squared_relu, gelu, gelu_erf, relu, silu, tanh_all, xielu_tail_all},
     step_size,

@@ -269,6 +269,7 @@ struct Kernels {
     // out += x * factor
     void (*add_scaled)(const float* x, float factor, int n, float* out);
     void (*scale)(const float* x, float factor, int n, float* out);
+    float (*dot)(const float* x, const float* y, int n);
     // out = cap * tanh(x / cap)
     void (*soft_cap)(const float* x, float cap, int n, float* out);
     // out = activation(x); out may be x

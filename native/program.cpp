@@ -149,7 +149,7 @@ void Program::embed(std::shared_ptr<const Matrix> table, int out, Lookups by, in
     if (by == Lookups::kPositions) {
         max_position_ = std::min(max_position_, static_cast<int64_t>(rows));
     } else {
-        vocabulary_ = vocabulary_ == 0 ? rows : std::min(vocabulary_, rows);
+        vocabulary_ = std::max(vocabulary_, rows);
     }
     append(make_embed(std::move(table), out, by, first));
 }
@@ -535,6 +535,17 @@ void Program::gate_rows(int x, int gate, int out, Activation activation) {
         throw std::invalid_argument("gates of rows have no such activation");
     }
     append(make_gate_rows(activation, x, gate, out));
+}
+
+void Program::mix_heads(int x, int factors, int heads, int out) {
+    if (at(factors).per_row != at(x).per_row || at(out).per_row != at(x).per_row) {
+        throw std::invalid_argument("the rows of mixed heads are not those of their factors");
+    }
+    if (heads < 1 || at(x).width % heads != 0 || at(factors).width % heads != 0 ||
+        at(out).width != at(x).width / heads * (at(factors).width / heads)) {
+        throw std::invalid_argument("mixed heads have not the width of their buffers");
+    }
+    append(make_mix_heads(x, factors, heads, out));
 }
 
 void Program::add(int x, int y, int out) {

@@ -192,6 +192,7 @@ class Program final : private Task {
     // to what one store_kv stored.
     void attend(AttentionShape shape);
     void gate_rows(int x, int gate, int out, Activation activation);
+    void mix_heads(int x, int factors, int heads, int out);
     void add(int x, int y, int out);
     void take_rows(int in, int out);  // once
     // Adds hidden states to the sums of pooled rows. Later instructions skip pooled rows.
@@ -277,7 +278,7 @@ class Program final : private Task {
     std::shared_ptr<FixedStates> states_;
     std::vector<int> windows_;  // positions seen in each cache at most; 0 for all
     int max_tokens_, max_rows_;
-    int vocabulary_ = 0;  // rows of the smallest embedding table
+    int vocabulary_ = 0;  // rows of the largest embedding table
     int logits_width_ = 0;
     int pooled_width_ = 0;
     int rows_begin_ = 0;                // the first instruction over rows

@@ -455,6 +455,8 @@ void bind_program(nb::module_& m) {
                 p.gate_rows(x, gate, out, activation(name));
             },
             nb::arg("x"), nb::arg("gate"), nb::arg("out"), nb::arg("activation") = "sigmoid")
+        .def("mix_heads", &Program::mix_heads, nb::arg("x"), nb::arg("factors"), nb::arg("heads"),
+             nb::arg("out"))
         .def("add", &Program::add, nb::arg("x"), nb::arg("y"), nb::arg("out"))
         .def("take_rows", &Program::take_rows, nb::arg("in_"), nb::arg("out"))
         .def("pool", &Program::pool, nb::arg("states"))

@@ -22,7 +22,8 @@ class Embed final : public RowInstruction {
           first_(first) {}
     void run_row(Program& p, int i, int) override {
         const int32_t* of = by_ == Lookups::kPositions ? step(p).positions : step(p).ids;
-        table_->dequantise_row(first_ + of[i], row(p, out_, i));
+        const int at = first_ + of[i];
+        table_->dequantise_row(at < table_->packed().rows ? at : 0, row(p, out_, i));
     }
 
   private:
@@ -220,6 +221,35 @@ class GateRows final : public RowInstruction {
   private:
     Activation activation_;
     int x_, gate_, out_;
+};
+
+// Each head of `out` is a sum of the heads of x. A row of `factors` has those of the first sum,
+// then those of the second one.
+class MixHeads final : public RowInstruction {
+  public:
+    MixHeads(int x, int factors, int heads, int out)
+        : RowInstruction("mix", out), x_(x), factors_(factors), heads_(heads), out_(out) {}
+    void run_row(Program& p, int i, int) override {
+        const float* x = row(p, x_, i);
+        const float* factors = row(p, factors_, i);
+        const int n = width(p, x_) / heads_;
+        float* end = row(p, out_, i) + width(p, out_);
+        for (float* out = row(p, out_, i); out < end; out += n, factors += heads_) {
+            mix(p, x, factors, n, out);
+        }
+    }
+
+  private:
+    void mix(const Program& p, const float* x, const float* factors, int n, float* out) const {
+        if (n == 1) {
+            *out = kernels(p).dot(x, factors, heads_);
+            return;
+        }
+        kernels(p).scale(x, factors[0], n, out);
+        for (int j = 1; j < heads_; ++j) kernels(p).add_scaled(x + j * n, factors[j], n, out);
+    }
+
+    int x_, factors_, heads_, out_;
 };
 
 class Add final : public RowInstruction {
@@ -434,6 +464,10 @@ InstructionPointer make_gated(Activation activation, int gate, int up, int out, 
 
 InstructionPointer make_gate_rows(Activation activation, int x, int gate, int out) {
     return std::make_unique<GateRows>(activation, x, gate, out);
+}
+
+InstructionPointer make_mix_heads(int x, int factors, int heads, int out) {
+    return std::make_unique<MixHeads>(x, factors, heads, out);
 }
 
 InstructionPointer make_add(int x, int y, int out) { return std::make_unique<Add>(x, y, out); }

@@ -103,6 +103,7 @@ EXTENSIONS_MAY_IMPORT = {
     "torch": {"engrams", "processes", "quantise"},
     "apertus": {"decoders"},
     "deepseek": {"decoders"},
+    "gemma3n": {"gemma4"},
     "gpt_oss": {"decoders"},
     "hybrids": {"decoders", "deepseek"},
     "layer_norms": {"decoders"},

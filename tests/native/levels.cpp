@@ -309,6 +309,9 @@ void check_rows() {
     check_elementwise("soft_cap", [](const Kernels& k, const Floats& x, const Floats&, float* out) {
         k.soft_cap(x.data(), 1.3f, size(x), out);
     });
+    check_elementwise("dot", [](const Kernels& k, const Floats& x, const Floats& y, float* out) {
+        *out = k.dot(x.data(), y.data(), size(x));
+    });
     check_elementwise("max", [](const Kernels& k, const Floats& x, const Floats&, float* out) {
         *out = k.max(x.data(), size(x));
     });

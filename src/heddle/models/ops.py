@@ -306,7 +306,8 @@ class Ops(Protocol[A, W_contra]):
     def embed(self, table: W_contra, indices: A, first: int = 0) -> A:
         """Rows of `table` (rows, n) for tokens, or for positions: (T, n).
 
-        `indices` (T,) are those of the batch. Index i takes the row `first` + i.
+        `indices` (T,) are those of the batch. Index i takes the row `first` + i, or the first row
+        of a table that has no such row but of which another table of the model has one.
         """
         ...
 
@@ -490,6 +491,14 @@ class Ops(Protocol[A, W_contra]):
         """x (T, n) times activation(gate); gates (T, m) hold for n / m consecutive columns each.
 
         activation is "sigmoid" or "identity".
+        """
+        ...
+
+    def mix_heads(self, x: A, factors: A, heads: int) -> A:
+        """Sums of the heads of x (T, heads * n) with factors of each token: (T, m * n).
+
+        Head i of the result is the sum over j of factors[:, i * heads + j] * head j of x, where
+        factors are (T, m * heads). Heads of one element give a product of vectors.
         """
         ...
 

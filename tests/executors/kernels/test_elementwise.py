@@ -7,6 +7,7 @@ import pytest
 from programs import F32, ISA_LEVELS, Bench, as_bytes
 
 from heddle.executors.cpu.lowering import rope_tables
+from heddle.extensions.reference.ops import ReferenceOps
 from heddle.models.ops import RopeSpec
 
 WIDTHS = (1, 15, 16, 17, 576, 1000)
@@ -191,6 +192,50 @@ def test_rows_that_do_not_fit_a_buffer_are_refused(rows, width):
     buffer = bench.program.buffer(13, per_row=False)
     with pytest.raises(ValueError, match="buffer"):
         bench.program.write(buffer, np.zeros((rows, width), np.float32))
+
+
+@pytest.mark.parametrize(
+    ("heads", "width", "sums"),
+    [(1, 50, 1), (1, 7, 3), (4, 33, 4), (3, 16, 2), (17, 1, 1), (600, 1, 2)],
+)
+def test_heads_are_mixed_by_factors_of_their_row(heads, width, sums):
+    rng = np.random.default_rng(heads)
+    x = rng.normal(0, 3, (5, heads * width)).astype(np.float32)
+    factors = rng.normal(0, 1, (5, sums * heads)).astype(np.float32)
+
+    def build(bench):
+        out = bench.program.buffer(sums * width, per_row=False)
+        bench.program.mix_heads(bench.table(x), bench.table(factors), heads, out)
+        return out
+
+    wide, by_sum = x.reshape(5, heads, width).astype(np.float64), factors.reshape(5, sums, heads)
+    expected = (by_sum[..., None] * wide[:, None]).sum(axis=2).reshape(5, -1)
+    np.testing.assert_allclose(of_every_level(build, 5), expected, rtol=1e-5, atol=2e-5)
+    np.testing.assert_allclose(
+        ReferenceOps([]).mix_heads(x, factors, heads), expected, rtol=1e-5, atol=2e-5
+    )
+
+
+def test_heads_and_factors_that_do_not_fit_are_refused():
+    program = Bench("portable", 5).program
+    x, rows = program.buffer(12, per_row=False), program.buffer(12, per_row=True)
+    factors, out = program.buffer(6, per_row=False), program.buffer(8, per_row=False)
+    program.mix_heads(x, factors, 3, out)
+    for wrong in [(x, factors, 0, out), (x, factors, 5, out), (x, factors, 2, out)]:
+        with pytest.raises(ValueError, match="have not the width of their buffers"):
+            program.mix_heads(*wrong)
+    for wrong in [(rows, factors, 3, out), (x, factors, 3, program.buffer(8, per_row=True))]:
+        with pytest.raises(ValueError, match="not those of their factors"):
+            program.mix_heads(*wrong)
+
+
+def test_tokens_that_a_smaller_table_lacks_take_its_first_row():
+    """Gemma 3n's table of inputs by layer lacks the tokens of pictures and sounds."""
+    large, small = np.arange(10.0).reshape(5, 2), 20 + np.arange(6.0).reshape(3, 2)
+    bench = Bench("portable", 5)
+    bench.table(large.astype(np.float32))
+    found = bench.run(5, bench.table(small.astype(np.float32)))
+    np.testing.assert_array_equal(found, small[[0, 1, 2, 0, 0]])
 
 
 @pytest.mark.parametrize("interleaved", [False, True])

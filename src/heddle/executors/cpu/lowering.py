@@ -175,9 +175,8 @@ class _Lowering:
                 self._emit_head_linear(node)
             case recording.Experts():
                 self._emit_experts(node)
-            case recording.GateRows():
-                x, gate = self._of(node, 0), self._of(node, 1)
-                self.program.gate_rows(x, gate, self._new(node), node.activation)
+            case recording.GateRows() | recording.MixHeads():
+                self._emit_factors(node)
             case recording.Add():
                 self.program.add(self._of(node, 0), self._of(node, 1), self._new(node))
             case recording.TakeRows():
@@ -247,6 +246,13 @@ class _Lowering:
         else:
             bias = _vector(node.bias)
             self.program.layer_norm(source, weight, bias, node.eps, out, wanted)
+
+    def _emit_factors(self, node: recording.GateRows | recording.MixHeads) -> None:
+        x, factors, out = self._of(node, 0), self._of(node, 1), self._new(node)
+        if isinstance(node, recording.MixHeads):
+            self.program.mix_heads(x, factors, node.heads, out)
+        else:
+            self.program.gate_rows(x, factors, out, node.activation)
 
     def _in_place(self, node: Node) -> int:
         """Give `node` the buffer of its input, in which its instruction works."""

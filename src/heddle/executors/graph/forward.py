@@ -121,6 +121,8 @@ def compute_node(node: Node, ops: Ops[A, Any], sources: list[A]) -> A:
             return ops.experts(x, logits, weights, experts)
         case recording.GateRows(activation=activation), [x, gate]:
             return ops.gate_rows(x, gate, activation)
+        case recording.MixHeads(heads=heads), [x, factors]:
+            return ops.mix_heads(x, factors, heads)
         case recording.Add(), [x, y]:
             return ops.add(x, y)
         case recording.TakeRows(), [x, rows]:

@@ -170,6 +170,11 @@ class GateRows(Node):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class MixHeads(Node):
+    heads: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Add(Node):
     pass
 
@@ -352,6 +357,10 @@ class RecordingOps:
     def gate_rows(self, x: Node, gate: Node, activation: str = "sigmoid") -> Node:
         _check_activation(activation, {"sigmoid", "identity"})
         return self._record(GateRows((x, gate), x.width, x.per_row, activation))
+
+    def mix_heads(self, x: Node, factors: Node, heads: int) -> Node:
+        width = x.width // heads * (factors.width // heads)
+        return self._record(MixHeads((x, factors), width, x.per_row, heads))
 
     def add(self, x: Node, y: Node) -> Node:
         return self._record(Add((x, y), x.width, x.per_row))

@@ -16,11 +16,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import repeat
 from typing import TYPE_CHECKING, TypeVar
 
 from heddle.errors import UnsupportedModelError
 from heddle.executor import ModelShape
 from heddle.extensions.gemma4 import config
+from heddle.extensions.gemma4.attention import key_sources, local_rope
+from heddle.extensions.gemma4.layer_inputs import LayerInputs, LayerInputWeights
 from heddle.models.base import read_windows
 from heddle.models.blocks import (
     Attention,
@@ -33,12 +36,14 @@ from heddle.models.decoder import Decoder, DecoderWeights
 from heddle.models.experts import MixtureOfExperts, expert_spec
 from heddle.models.family import Family
 from heddle.models.feed_forward import GatedMLP
-from heddle.models.ops import AttentionSpec, RopeSpec
+from heddle.models.ops import AttentionSpec
 from heddle.models.positions import rope
 from heddle.weights.gguf.names import GGUFNames
 from heddle.weights.huggingface.names import NORMS_AROUND, FolderNames
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from heddle.models.blocks import FeedForward, Mixer
     from heddle.models.experts import MixtureWeights
     from heddle.models.ops import Batch, Loader, Ops
@@ -62,7 +67,7 @@ def build(hyperparameters: Hyperparameters, context: int) -> Decoder:
     windows = read_windows(read, count, period=6)
     attentions = _attentions(read, windows, width, context)
     experts = _experts(read, width)
-    eps, inputs = read.number("norm_eps"), read.count("layer_input_width")
+    eps, input_width = read.number("norm_eps"), read.count("layer_input_width")
     activation = read.choice("activation", (_ACTIVATION,), _ACTIVATION)
     layers = tuple(
         Gemma4Layer(
@@ -70,7 +75,7 @@ def build(hyperparameters: Hyperparameters, context: int) -> Decoder:
             GatedMLP(width, hidden, activation),
             eps,
             NormPlacement.AROUND,
-            input_width=inputs,
+            input_width=input_width,
             experts=experts,
         )
         for attention, hidden in zip(attentions, read.integers("mlp_width", count), strict=True)
@@ -84,13 +89,14 @@ def build(hyperparameters: Hyperparameters, context: int) -> Decoder:
         context=read.integer("context"),
         width=width,
     )
+    inputs = LayerInputs(count, input_width, width, shape.vocabulary, eps)
     return Gemma4(
         shape,
         layers,
         eps,
         embedding_scale=math.sqrt(width),
         logit_cap=read.positive_or_zero("logit_cap", 0.0),
-        input_width=inputs,
+        inputs=inputs if input_width else None,
     )
 
 
@@ -109,7 +115,7 @@ def _attentions(
     if wrong is not None:
         read.fail("kv_heads", f"is {wrong}, which does not divide the {heads} query heads")
     found: list[Attention] = []
-    for layer, (window, source) in enumerate(zip(windows, _sources(read, windows), strict=True)):
+    for layer, (window, source) in enumerate(zip(windows, key_sources(read, windows), strict=True)):
         spec = AttentionSpec(heads, kv_heads[layer], dims[layer], 1.0, window)
         if source is not None and found[source].spec != spec:
             read.fail("shared_layers", f"makes layer {layer} read heads of another shape")
@@ -117,7 +123,7 @@ def _attentions(
             Attention(
                 width,
                 spec,
-                _nearby(read, dims[layer]) if window else rope(read, dims[layer], context, None),
+                local_rope(read, dims[layer]) if window else rope(read, dims[layer], context, None),
                 QueryKeyNorm.HEADS,
                 read.number("norm_eps"),
                 takes_divisors=not window,
@@ -127,27 +133,6 @@ def _attentions(
             )
         )
     return found
-
-
-def _nearby(read: Hyperparameters, head_dim: int) -> RopeSpec:
-    """The rotation in layers with a window."""
-    dim = read.integer("rope.local_dim", head_dim)
-    if dim > head_dim or dim % 2:
-        read.fail("rope.local_dim", f"must be even and at most {head_dim}, got {dim}")
-    base = read.number("rope.local_base", 10_000.0)
-    return RopeSpec(dim, base, read.flag("rope.interleaved", False))
-
-
-def _sources(read: Hyperparameters, windows: list[int]) -> list[int | None]:
-    """The layer whose keys and values each layer reads; None if it has its own."""
-    own = len(windows) - read.count("shared_layers")
-    if own < 1:
-        read.fail("shared_layers", f"must be less than the {len(windows)} layers")
-    last = {window: layer for layer, window in enumerate(windows[:own])}
-    lacking = next((layer for layer in range(own, len(windows)) if windows[layer] not in last), 0)
-    if lacking:
-        read.fail("shared_layers", f"leaves no layer whose keys layer {lacking} can read")
-    return [None] * own + [last[window] for window in windows[own:]]
 
 
 def _experts(read: Hyperparameters, width: int) -> MixtureOfExperts | None:
@@ -226,7 +211,7 @@ class Gemma4Layer(Layer):
         index: int,
         inputs: A | None,
     ) -> A:
-        """The hidden state (T, width) after layer `index`. `inputs` are those of all layers."""
+        """The hidden state (T, width) after layer `index`. `inputs` are the layer's own."""
         h = self._norm(ops, x, weights.attention_norm)
         h = self.mixer.forward(ops, weights.mixer, h, positions, index)
         x = self._add(ops, x, h, weights.after_attention)
@@ -236,8 +221,7 @@ class Gemma4Layer(Layer):
             h = ops.add(h, self._experts(ops, weights, weights.experts, x))
         x = self._add(ops, x, h, weights.after_mlp)
         if inputs is not None and weights.input_gate is not None:
-            own = ops.take_columns(inputs, index * self.input_width, self.input_width)
-            h = ops.gated(ops.linear(x, weights.input_gate), own, _ACTIVATION)
+            h = ops.gated(ops.linear(x, weights.input_gate), inputs, _ACTIVATION)
             assert weights.input_projection is not None, "loaded with the gate"
             h = ops.linear(h, weights.input_projection)
             x = self._add(ops, x, h, weights.after_input)
@@ -256,57 +240,44 @@ class Gemma4Layer(Layer):
 
 
 @dataclass(frozen=True, slots=True)
-class LayerInputWeights(DecoderWeights[W]):
-    """Weights of the model, and of the layers' own inputs. Without such inputs they are None."""
+class Gemma4Weights(DecoderWeights[W]):
+    """Weights of the model; `inputs` are None if the layers have no inputs of their own."""
 
-    table: W | None = None
-    projection: W | None = None
-    norm: W | None = None
+    inputs: LayerInputWeights[W] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Gemma4(Decoder):
-    """A decoder whose layers have inputs of `input_width` elements; 0: no such inputs."""
+    """A decoder whose layers may have inputs of their own; None: they have none."""
 
-    input_width: int = 0
+    inputs: LayerInputs | None = None
 
-    def load(self, loader: Loader[W]) -> LayerInputWeights[W]:
+    def load(self, loader: Loader[W]) -> Gemma4Weights[W]:
         """Claim all tensors."""
-        base, name = Decoder.load(self, loader), "layer_inputs"
-        shape, total = self.shape, self.input_width * self.shape.layers
-        tensors: tuple[W | None, W | None, W | None] = (None, None, None)
-        if total:
-            tensors = (
-                loader.embedding(f"{name}.embedding", shape.vocabulary, total),
-                loader.linear(f"{name}.projection", total, shape.width),
-                loader.vector(f"{name}.norm", self.input_width),
-            )
-        return LayerInputWeights(
-            base.embedding, base.layers, base.output_norm, base.output, base.dense, *tensors
+        base = Decoder.load(self, loader)
+        inputs = None if self.inputs is None else self.inputs.load(loader)
+        return Gemma4Weights(
+            base.embedding, base.layers, base.output_norm, base.output, base.dense, inputs
         )
 
     def hidden(self, ops: Ops[A, W], weights: DecoderWeights[W], batch: Batch[A], x: A) -> A:
         """The hidden states (T, width) after all layers."""
-        assert isinstance(weights, LayerInputWeights), "made by `load`"
+        assert isinstance(weights, Gemma4Weights), "made by `load`"
         inputs = self._inputs(ops, weights, batch, x)
         for index, layer in enumerate(self.layers):
             own = weights.layers[index]
             assert isinstance(layer, Gemma4Layer), "made by `build`"
             assert isinstance(own, Gemma4LayerWeights), "made by `load`"
-            x = layer.compute(ops, own, x, batch.positions, index, inputs)
+            x = layer.compute(ops, own, x, batch.positions, index, next(inputs))
         return x
 
     def _inputs(
-        self, ops: Ops[A, W], weights: LayerInputWeights[W], batch: Batch[A], x: A
-    ) -> A | None:
-        """The inputs of all layers (T, layers * input_width), from scaled embeddings x."""
-        if weights.table is None or weights.projection is None or weights.norm is None:
-            return None
-        rows = ops.scale(ops.embed(weights.table, batch.tokens), math.sqrt(self.input_width))
-        projected = ops.scale(ops.linear(x, weights.projection), 1 / math.sqrt(self.shape.width))
-        layers = self.shape.layers
-        projected = ops.norm_heads(projected, weights.norm, self.norm_eps, layers)
-        return ops.scale(ops.add(projected, rows), math.sqrt(0.5))
+        self, ops: Ops[A, W], weights: Gemma4Weights[W], batch: Batch[A], x: A
+    ) -> Iterator[A] | Iterator[None]:
+        """The input of each layer, from scaled embeddings x."""
+        if self.inputs is None or weights.inputs is None:
+            return repeat(None)
+        return self.inputs.of_layers(ops, weights.inputs, batch.tokens, x)
 
 
 FAMILY = Family(

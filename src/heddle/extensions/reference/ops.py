@@ -202,8 +202,9 @@ class ReferenceOps:
         return Batch(tokens, np.concatenate(positions), np.arange(len(tokens)))
 
     def embed(self, table: Weight, indices: Array, first: int = 0) -> Array:
-        rows: Array = table.values[indices + first]
-        return rows
+        rows = indices + first
+        found: Array = table.values[np.where(rows < table.out_features, rows, 0)]
+        return found
 
     def embed_segments(self, table: Weight, tokens: Array, separator: int) -> Array:
         segments, last = [], len(table.values) - 1
@@ -425,6 +426,12 @@ class ReferenceOps:
         factors = _sigmoid(gate) if activation == "sigmoid" else gate
         by_gate = x.reshape(*gate.shape, -1) * factors[..., None]
         return by_gate.reshape(x.shape)
+
+    def mix_heads(self, x: Array, factors: Array, heads: int) -> Array:
+        mixed: Array = np.einsum(
+            "tij,tjn->tin", factors.reshape(len(x), -1, heads), x.reshape(len(x), heads, -1)
+        )
+        return mixed.reshape(len(x), -1)
 
     def add(self, x: Array, y: Array) -> Array:
         return x + y

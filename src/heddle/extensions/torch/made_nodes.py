@@ -46,10 +46,14 @@ class PickColumns(Node):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EmbedShare(Node):
-    """An `Embed` with the rows of a table from `first` on; zeros for all other tokens."""
+    """An `Embed` with the rows of a table from `first` on; zeros for all other tokens.
+
+    The whole table has `rows` rows.
+    """
 
     table: TableHandle
     first: int
+    rows: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,8 +116,8 @@ def compute_node(node: Node, ops: Ops[A, Any], sources: list[A]) -> A:
             return _of_ranks(ops).gather_ranks(x, widths, order)
         case PickColumns(columns=columns), [x]:
             return _of_ranks(ops).pick_columns(x, columns)
-        case EmbedShare(table=table, first=first), [tokens]:
-            return _of_ranks(ops).embed_share(table, tokens, first)
+        case EmbedShare(table=table, first=first, rows=rows), [tokens]:
+            return _of_ranks(ops).embed_share(table, tokens, first, rows)
         case ExpertsShare(weights=weights, spec=experts, first=first), [x, logits]:
             return _of_ranks(ops).experts_share(x, logits, weights, experts, first)
         case RopedAttend(layer=layer, spec=attention, sinks=sinks, rope=rope), sources:

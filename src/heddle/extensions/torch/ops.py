@@ -65,6 +65,11 @@ def latent_shape(spec: LatentSpec) -> Shape:
     return Shape(spec.heads, 1, spec.rank + spec.rope_dim, spec.rank, spec.scale)
 
 
+def _held(tokens: Tensor, rows: int) -> Tensor:
+    """The row of each token in a table of so many rows; the first for tokens that it lacks."""
+    return torch.where(tokens < rows, tokens, 0)
+
+
 class TorchOps:
     """The operations of one step.
 
@@ -109,7 +114,7 @@ class TorchOps:
         return id(w)
 
     def embed(self, table: Matrix, indices: Tensor, first: int = 0) -> Tensor:
-        return table.values(indices + first)
+        return table.values(_held(indices + first, table.out_features))
 
     def embed_segments(self, table: Matrix, tokens: Tensor, separator: int) -> Tensor:
         segments = torch.zeros_like(tokens)
@@ -317,6 +322,10 @@ class TorchOps:
         by_gate = x.reshape(*gate.shape, -1) * factors[..., None]
         return by_gate.reshape(x.shape)
 
+    def mix_heads(self, x: Tensor, factors: Tensor, heads: int) -> Tensor:
+        by_head, by_sum = x.reshape(len(x), heads, -1), factors.reshape(len(x), -1, heads)
+        return functions.total(by_sum[..., None] * by_head[:, None], 2).reshape(len(x), -1)
+
     def add(self, x: Tensor, y: Tensor) -> Tensor:
         return x + y
 
@@ -334,10 +343,10 @@ class TorchOps:
     def join(self, x: Tensor, y: Tensor) -> Tensor:
         return torch.cat([x, y], -1)
 
-    def embed_share(self, table: Matrix, tokens: Tensor, first: int) -> Tensor:
-        rows = tokens - first
-        held = (rows >= 0) & (rows < table.out_features)
-        return torch.where(held[:, None], table.values(torch.where(held, rows, 0)), 0.0)
+    def embed_share(self, table: Matrix, tokens: Tensor, first: int, rows: int) -> Tensor:
+        own = _held(tokens, rows) - first
+        held = (own >= 0) & (own < table.out_features)
+        return torch.where(held[:, None], table.values(torch.where(held, own, 0)), 0.0)
 
     def sum_ranks(self, x: Tensor) -> Tensor:
         first, *others = self._gathered(x)

@@ -27,8 +27,11 @@ class ShareOps(Protocol[A]):
         """x[:, columns]."""
         ...
 
-    def embed_share(self, table: Any, tokens: A, first: int) -> A:
-        """Rows of a table that begins with token `first`; zeros for tokens that it lacks."""
+    def embed_share(self, table: Any, tokens: A, first: int, rows: int) -> A:
+        """Rows of a table that begins with token `first`; zeros for tokens that it lacks.
+
+        The tables of all ranks have `rows` tokens. Others read the first row.
+        """
         ...
 
     def experts_share(

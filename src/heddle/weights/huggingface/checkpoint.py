@@ -192,8 +192,9 @@ class HuggingFaceCheckpoint(Closing):
     def _log_others(self, base: str) -> None:
         """Say which parts of the model beside its layers are not used, such as eyes."""
         layers = tuple(f"{base}{one}" for one in names.names_of(self.architecture).layers)
+        used = {label for made in self._made.values() for label in made.sources}
         others = [label for label in self._stored if not label.startswith(layers)]
-        others = [label for label in others if self._names.canonical(label) is None]
+        others = [one for one in others if self._names.canonical(one) is None and one not in used]
         if others:
             parts = sorted({label.removeprefix("model.").split(".")[0] for label in others})
             _log.info(

@@ -280,10 +280,11 @@ class _Cutter:
                     node, inputs=(self._columns(node.inputs[0], columns),), weight=weight
                 )
             case recording.Embed(table=table):
-                rows = division.rows_of(rank, _claim(table).out_features)
+                count = _claim(table).out_features
+                rows = division.rows_of(rank, count)
                 loaded = self._load(table, Cut(rows=np.asarray(rows)))
                 return made_nodes.EmbedShare(
-                    node.inputs, node.width, node.per_row, loaded, rows.start
+                    node.inputs, node.width, node.per_row, loaded, rows.start, count
                 )
             case recording.Experts(weights=weights, spec=spec):
                 inputs = self._every(node)
