@@ -31,7 +31,7 @@ from heddle.state import KvShape, Pages, Window, pages_for
 from heddle.step import Chunk, StepPlan
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint
-from models.tiny import afmoe, laguna, mimo_v2, step3p5
+from models.tiny import afmoe, exaone_moe, laguna, mimo_v2, step3p5
 from models.tiny.base import TOKENS
 
 if TYPE_CHECKING:
@@ -258,6 +258,16 @@ def test_folders_of_afmoe_may_have_no_factor_on_embeddings_and_a_period(tmp_path
     model = built(AFMOE.write_folder(tmp_path, **changes))
     assert model.embedding_scale == 1.0
     assert [one.spec.window for one in attentions(model)] == [5, 0, 5, 0]
+
+
+@pytest.mark.parametrize("model", [*ALL, *exaone_moe.MODELS], ids=str)
+@pytest.mark.parametrize("layers", ["four", 4.0])
+def test_a_number_of_layers_that_is_none_is_refused(
+    model: Any, layers: object, tmp_path: Path
+) -> None:
+    name = f"{model.gguf_architecture or model.architecture}.block_count"
+    with pytest.raises(ModelFileError, match="block_count must be a positive whole number"):
+        build(model.checkpoint(tmp_path, {name: layers}))
 
 
 @pytest.mark.parametrize("model", [MIMO, STEP], ids=str)

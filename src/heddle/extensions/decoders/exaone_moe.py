@@ -49,8 +49,9 @@ def build(hyperparameters: Hyperparameters, context: int) -> Decoder:
 
 def _read_metadata(values: dict[str, Any], metadata: Mapping[str, object]) -> None:
     """Lists by layer may have entries of prediction heads."""
-    if isinstance(values.get("window_period"), list):
-        values["window_period"] = values["window_period"][: values.get("layers")]
+    layers = values.get("layers")
+    if isinstance(values.get("window_period"), list) and isinstance(layers, int):
+        values["window_period"] = values["window_period"][:layers]
 
 
 def _read_config(config: Config) -> Config:

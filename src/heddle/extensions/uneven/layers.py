@@ -118,9 +118,10 @@ def without_heads_for_further_tokens(values: dict[str, Any], *names: str) -> Non
 
     Those of heads stay whole: joined matrices of prediction heads have their rows by them.
     """
+    layers = values.get("layers")
     for name in ("window_period", *names):
-        if isinstance(values.get(name), list):
-            values[name] = values[name][: values.get("layers")]
+        if isinstance(values.get(name), list) and isinstance(layers, int):
+            values[name] = values[name][:layers]
 
 
 @dataclass(frozen=True, slots=True)
