@@ -72,7 +72,7 @@ def test_it_has_no_extension_and_says_so(environment: dict[str, str]) -> None:
 def test_quantised_weights_need_an_extension(environment: dict[str, str]) -> None:
     code = (
         "from heddle.weights.huggingface.quantised import quantised_matrices as find;"
-        "find({'quantization_config': {'quant_method': 'gptq'}}, {})"
+        "find({'quantization_config': {'quant_method': 'gptq'}}, {}, None)"
     )
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
