@@ -25,8 +25,8 @@ from urllib.parse import urlsplit
 
 from heddle.config import DEFAULT_MODEL
 from heddle.extensions.bench.machine import describe
+from heddle.extensions.bench.other_work import OtherWork
 from heddle.extensions.bench.servers import running
-from heddle.loading.machine import OtherWork
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

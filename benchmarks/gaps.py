@@ -22,9 +22,9 @@ from comparison import both, encoder, note, parser, save, text
 from gap_plot import Panel, svg
 from heddle.errors import HeddleError
 from heddle.extensions.bench.figures import Spread, ttft
+from heddle.extensions.bench.other_work import OtherWork
 from heddle.extensions.bench.remote import complete, complete_beside
 from heddle.extensions.bench.side_by_side import turns
-from heddle.loading.machine import OtherWork
 
 if TYPE_CHECKING:
     import argparse

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 from comparison import both, encoder, note, parser, save, text
 from heddle.errors import HeddleError
 from heddle.extensions.bench.figures import latency, ttft
+from heddle.extensions.bench.other_work import OtherWork
 from heddle.extensions.bench.remote import complete, complete_in_turn
 from heddle.extensions.bench.side_by_side import turns
-from heddle.loading.machine import OtherWork
 
 if TYPE_CHECKING:
     import argparse

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from gguf_writer import write_gguf
 from heddle.cores import usable_cores
 from heddle.extensions.bench.machine import describe
-from heddle.loading.machine import OtherWork
+from heddle.extensions.bench.other_work import OtherWork
 from heddle.text.constrained import trial
 from heddle.weights.gguf.file import GGUFFile
 

@@ -109,22 +109,6 @@ def read_windows(hyperparameters: Hyperparameters, layers: int, period: int = 1)
     return [window if one else 0 for one in windowed]
 
 
-def read_recurrent(hyperparameters: Hyperparameters, layers: int, period: int) -> list[bool]:
-    """Whether each layer has a recurrence in place of attention.
-
-    The checkpoint lists the layers, or says that every so many layers one has attention; else
-    `period` is that number.
-
-    Raises:
-        ModelFileError: the list has not an entry for each layer.
-    """
-    listed = read_flags(hyperparameters, "recurrent_layers", layers)
-    if listed is not None:
-        return listed
-    period = hyperparameters.integer("attention_period", period)
-    return [(layer + 1) % period > 0 for layer in range(layers)]
-
-
 def read_flags(read: Hyperparameters, name: str, layers: int) -> list[bool] | None:
     """A flag for each layer; None if the checkpoint has no such list."""
     listed = read.get(name)

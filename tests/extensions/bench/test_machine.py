@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 from heddle.extensions.bench.machine import describe
-from heddle.loading.machine import OtherWork
+from heddle.extensions.bench.other_work import OtherWork
 
 
 def test_a_description_says_what_matters() -> None:

@@ -18,8 +18,8 @@ from heddle.extensions.bench.exchange import Exchange, post
 from heddle.extensions.bench.figures import FORMULAS as COMMON_FORMULAS
 from heddle.extensions.bench.figures import Spread, Stream, itl, latency, request_rate, ttft
 from heddle.extensions.bench.isolation import Isolation, canary_prompts, judge_isolation
+from heddle.extensions.bench.other_work import OtherWork
 from heddle.extensions.bench.process import Memory, watch_device, watch_resident
-from heddle.loading.machine import OtherWork
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from heddle.extensions.bench.figures import FORMULAS, decode_rates, itl, prompt_rate, tpot, ttft
 from heddle.extensions.bench.local import PromptSource, check_fits, run_decode, run_prompts
 from heddle.extensions.bench.machine import describe
-from heddle.loading.machine import OtherWork
+from heddle.extensions.bench.other_work import OtherWork
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -25,8 +25,8 @@ from heddle.extensions.bench.figures import (
     tpot,
     ttft,
 )
+from heddle.extensions.bench.other_work import OtherWork
 from heddle.extensions.bench.remote import complete
-from heddle.loading.machine import OtherWork
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

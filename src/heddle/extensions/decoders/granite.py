@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from heddle.extensions.decoders.recurrent import read_recurrent
 from heddle.extensions.decoders.rotated import read_rotated
-from heddle.models.base import read_recurrent, read_sizes
+from heddle.models.base import read_sizes
 from heddle.models.blocks import Attention, Layer
 from heddle.models.decoder import Decoder
 from heddle.models.experts import feed_forwards

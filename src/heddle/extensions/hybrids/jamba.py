@@ -9,11 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from heddle.extensions.decoders.recurrent import read_recurrent
 from heddle.extensions.hybrids import names
 from heddle.extensions.hybrids.config import jamba as config
 from heddle.extensions.hybrids.layers import hybrid_layers
 from heddle.extensions.hybrids.mamba_mixer import Norms, mamba
-from heddle.models.base import read_recurrent, read_sizes
+from heddle.models.base import read_sizes
 from heddle.models.blocks import Attention
 from heddle.models.decoder import Decoder
 from heddle.models.experts import feed_forwards

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from heddle.extensions.decoders.recurrent import read_recurrent
 from heddle.extensions.deepseek.latent import latent_attention, latent_model_sizes
 from heddle.extensions.deepseek.names import FOLDER_LATENTS, GGUF_LATENTS, read_heads
 from heddle.extensions.hybrids import names
 from heddle.extensions.hybrids.config import kimi_linear as config
 from heddle.extensions.hybrids.kimi_delta import kimi_delta_attention
 from heddle.extensions.hybrids.layers import hybrid_layers
-from heddle.models.base import read_recurrent
 from heddle.models.decoder import Decoder
 from heddle.models.experts import feed_forwards
 from heddle.models.family import Family

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from heddle.extensions.decoders.recurrent import read_recurrent
 from heddle.extensions.hybrids import names
 from heddle.extensions.hybrids.config import lfm2 as config
 from heddle.extensions.hybrids.layers import hybrid_layers
 from heddle.extensions.hybrids.short_conv import ShortConv
-from heddle.models.base import read_recurrent, read_sizes
+from heddle.models.base import read_sizes
 from heddle.models.blocks import Attention, QueryKeyNorm
 from heddle.models.decoder import Decoder
 from heddle.models.experts import feed_forwards

@@ -10,11 +10,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from heddle.extensions.decoders.recurrent import read_recurrent
 from heddle.extensions.hybrids import names
 from heddle.extensions.hybrids.delta_net import gated_delta_net
 from heddle.extensions.hybrids.gated_attention import GatedAttention
 from heddle.extensions.hybrids.layers import hybrid_layers
-from heddle.models.base import read_recurrent, read_sizes
+from heddle.models.base import read_sizes
 from heddle.models.blocks import Layer, QueryKeyNorm
 from heddle.models.decoder import Decoder, PredictionHead
 from heddle.models.experts import feed_forwards

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from heddle.cores import usable_cores
 from heddle.process_memory import available_bytes
 
 _MOST_OTHER_WORK = 0.9
@@ -29,9 +30,10 @@ class Machine:
 
 def this_machine() -> Machine:
     """The machine that runs this process. Measuring takes 0.3 s."""
-    from heddle.loading.machine import OtherWork, memory_rate
+    from heddle.executors.cpu.limits import memory_rate
+    from heddle.extensions.bench.other_work import OtherWork
 
     others = OtherWork()
-    rate = memory_rate()
+    rate = memory_rate(usable_cores())
     share = others.share() or 0.0
     return Machine(available_bytes(), rate / (1 - min(share, _MOST_OTHER_WORK)), share)

@@ -83,6 +83,7 @@ def _measure(
     """Start the servers that do not run yet, and run all loads."""
     from heddle.extensions.bench.commands.tables import progress_notes
     from heddle.extensions.bench.machine import describe
+    from heddle.extensions.bench.other_work import OtherWork
     from heddle.extensions.bench.prefix import (
         BURST,
         PrefixReport,
@@ -92,7 +93,6 @@ def _measure(
     )
     from heddle.extensions.bench.remote import connect
     from heddle.extensions.bench.servers import heddle_server
-    from heddle.loading.machine import OtherWork
 
     def start(config: EngineConfig) -> "Server":
         return stack.enter_context(heddle_server(model, config))

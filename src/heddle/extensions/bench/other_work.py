@@ -1,4 +1,4 @@
-"""Measures this machine before a model is loaded, and other work on it meanwhile."""
+"""Measures what other processes and other virtual machines take of this machine."""
 
 from __future__ import annotations
 
@@ -7,21 +7,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from heddle.cores import usable_cores
-
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-
-def memory_rate() -> float:
-    """Bytes that all usable cores together read from memory per second. Takes 0.3 s.
-
-    Raises:
-        MemoryError: the buffer cannot be allocated.
-    """
-    from heddle.executors.cpu.limits import memory_rate
-
-    return memory_rate(usable_cores())
 
 
 class OtherWork:
