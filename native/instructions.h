@@ -20,6 +20,8 @@ struct LinearAttention;
 struct MatmulPart;
 struct Scan;
 struct StreamMixing;
+struct RwkvAttention;
+struct Shift;
 using InstructionPointer = std::unique_ptr<Instruction>;
 
 // row_instructions.cpp
@@ -61,6 +63,8 @@ std::vector<InstructionPointer> make_experts(std::shared_ptr<const ExpertLayer> 
 InstructionPointer make_conv(Convolution shape);
 InstructionPointer make_linear_attend(LinearAttention shape);
 InstructionPointer make_selective_scan(Scan shape, int channels);
+InstructionPointer make_token_shift(Shift shape);
+InstructionPointer make_rwkv_attend(RwkvAttention shape);
 
 // compressed_instructions.cpp
 InstructionPointer make_compress(Compression shape);

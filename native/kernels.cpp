@@ -359,6 +359,8 @@ const Kernels kTable = {
     selective_scan,
     compress,
     attend_compressed,
+    token_shift,
+    rwkv_attend,
     store_kv,
     store_latents,
     attend,

@@ -192,6 +192,34 @@ struct SelectiveScanArgs {
     int tokens;
 };
 
+// Rows of a span mixed with the row before each; see `Ops.token_shift` in ops.py.
+struct ShiftArgs {
+    const float* x;       // (tokens, stride)
+    const float* before;  // (columns,), the row before x
+    const float* shares;  // (parts, stride)
+    float* out;           // (tokens, parts * stride)
+    int64_t stride;
+    int columns;
+    int parts;
+    int tokens;
+};
+
+// RWKV-7's recurrence of one head over a span's tokens; see `Ops.rwkv_attend` in ops.py. All
+// vectors have `size` elements, and the matrix is (size, size).
+struct RwkvArgs {
+    const float *r, *k, *v, *decay, *rate;  // (tokens, stride), the head's elements first
+    float* out;                             // (tokens, stride)
+    const float *removal, *replacement, *bonus, *norm, *norm_bias;
+    int64_t stride;
+    float* state;  // the matrix. It holds the first `certain` tokens afterwards.
+    float* kept;   // gets the matrix after the last token; may be `state`
+    int certain;   // fewer than `tokens`, unless `kept` is `state`
+    int size;      // a multiple of 16
+    int tokens;
+    float eps;
+    float* scratch;  // 4 * size floats
+};
+
 // Latents and rotated keys of consecutive tokens of one page and layer.
 struct StoreLatentArgs {
     const float* latent;  // (tokens, rank)
@@ -282,6 +310,8 @@ struct Kernels {
     void (*selective_scan)(const SelectiveScanArgs&);
     void (*compress)(const CompressArgs&);
     void (*attend_compressed)(const AttendCompressedArgs&);
+    void (*token_shift)(const ShiftArgs&);
+    void (*rwkv_attend)(const RwkvArgs&);
     void (*store_kv)(const StoreKvArgs&);
     void (*store_latents)(const StoreLatentArgs&);
     void (*attend)(const AttendArgs&);

@@ -443,6 +443,39 @@ void Program::keep_listed(int in, std::vector<int32_t> table, int listed, int ou
     append(make_keep_listed(in, std::move(table), listed, out));
 }
 
+void Program::token_shift(Shift shape) {
+    check_per_token(shape.in);
+    check_per_token(shape.out);
+    const int64_t width = at(shape.in).width, wide = at(shape.out).width;
+    check_place(shape.place, width);
+    if (shape.in == shape.out || wide % width != 0 ||
+        static_cast<int64_t>(shape.shares.size()) != wide) {
+        throw std::invalid_argument("shares of the row before do not fit their buffers");
+    }
+    append(make_token_shift(std::move(shape)));
+}
+
+void Program::rwkv_attend(RwkvAttention shape) {
+    for (int buffer : {shape.r, shape.k, shape.v, shape.decay, shape.rate}) {
+        check_per_token(buffer);
+        same_shape(buffer, shape.out);
+    }
+    const int64_t width = at(shape.out).width, heads = shape.heads;
+    constexpr int64_t kWidestHead = 1024;  // its scratch is smaller than that of attention
+    static_assert(4 * kWidestHead <= attend_scratch(1));
+    bool fits = heads > 0 && width % (heads * 16) == 0 && width / heads <= kWidestHead;
+    for (int buffer : {shape.r, shape.k, shape.v, shape.decay, shape.rate}) {
+        fits = fits && buffer != shape.out;
+    }
+    for (const std::vector<float>* vector :
+         {&shape.removal, &shape.replacement, &shape.bonus, &shape.norm, &shape.norm_bias}) {
+        fits = fits && static_cast<int64_t>(vector->size()) == width;
+    }
+    if (!fits) throw std::invalid_argument("RWKV's recurrence does not fit its buffers");
+    check_place(shape.place, width * (width / heads));
+    append(make_rwkv_attend(std::move(shape)));
+}
+
 void Program::join(int x, int y, int out) {
     const bool rows = at(out).per_row;
     if (at(x).per_row != rows || at(y).per_row != rows ||

@@ -127,6 +127,24 @@ struct StreamMixing {
     int out;
 };
 
+// Rows mixed with the row before each. `shares` has a row for each part of the output.
+struct Shift {
+    int in;
+    std::vector<float> shares;
+    int64_t place;
+    int out;
+};
+
+// One layer's recurrence of RWKV-7; see RwkvArgs. The vectors are of all heads.
+struct RwkvAttention {
+    int r, k, v, decay, rate;
+    std::vector<float> removal, replacement, bonus, norm, norm_bias;
+    int heads;
+    int64_t place;
+    float eps;
+    int out;
+};
+
 class Instruction;
 
 class Program final : private Task {
@@ -184,6 +202,8 @@ class Program final : private Task {
     void expand(int streams, int result, int weights, int out);
     // Lets only the columns that `table` (vocabulary, listed) has for a token take part.
     void keep_listed(int in, std::vector<int32_t> table, int listed, int out);
+    void token_shift(Shift shape);
+    void rwkv_attend(RwkvAttention shape);
     void join(int x, int y, int out);  // the columns of x, then those of y
     // `layer` counts within the cache with index `cache`.
     void store_kv(int k, int v, int layer, int cache);

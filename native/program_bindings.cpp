@@ -417,6 +417,25 @@ void bind_program(nb::module_& m) {
                 p.keep_listed(in, {table.data(), table.data() + table.size()}, listed, out);
             },
             nb::arg("in_"), nb::arg("table"), nb::arg("listed"), nb::arg("out"))
+        .def(
+            "token_shift",
+            [](Program& p, int in, Floats shares, int64_t place, int out) {
+                p.token_shift({in, vector_of(shares), place, out});
+            },
+            nb::arg("in_"), nb::arg("shares"), nb::arg("place"), nb::arg("out"))
+        .def(
+            "rwkv_attend",
+            [](Program& p, int r, int k, int v, int decay, int rate, Floats removal,
+               Floats replacement, Floats bonus, Floats norm, Floats norm_bias, int heads,
+               int64_t place, float eps, int out) {
+                p.rwkv_attend({r, k, v, decay, rate, vector_of(removal), vector_of(replacement),
+                               vector_of(bonus), vector_of(norm), vector_of(norm_bias), heads,
+                               place, eps, out});
+            },
+            nb::arg("r"), nb::arg("k"), nb::arg("v"), nb::arg("decay"), nb::arg("rate"),
+            nb::arg("removal"), nb::arg("replacement"), nb::arg("bonus"), nb::arg("norm"),
+            nb::arg("norm_bias"), nb::arg("heads"), nb::arg("place"), nb::arg("eps"),
+            nb::arg("out"))
         .def("join", &Program::join, nb::arg("x"), nb::arg("y"), nb::arg("out"),
              "The columns of x, then those of y.")
         .def("store_kv", &Program::store_kv, nb::arg("k"), nb::arg("v"), nb::arg("layer"),

@@ -13,7 +13,11 @@ namespace {
 
 using heddle::ConvArgs;
 using heddle::LinearAttendArgs;
+using heddle::RwkvArgs;
 using heddle::SelectiveScanArgs;
+using heddle::ShiftArgs;
+
+void layer_norm(const float* x, const float* w, const float* b, int n, float eps, float* out);
 
 inline V16 sigmoid(V16 x) { return splat(1.0f) / (splat(1.0f) + exp(splat(0.0f) - x)); }
 
@@ -252,6 +256,89 @@ void selective_scan(const SelectiveScanArgs& a) {
         scan_block<true>(a, channel, heddle::kScanChannels);
     }
     if (channel < a.channels) scan_block<false>(a, channel, a.channels - channel);
+}
+
+void token_shift(const ShiftArgs& a) {
+    for (int t = 0; t < a.tokens; ++t) {
+        const float* x = a.x + t * a.stride;
+        const float* before = t == 0 ? a.before : x - a.stride;
+        for (int part = 0; part < a.parts; ++part) {
+            const float* shares = a.shares + part * a.stride;
+            float* out = a.out + (t * a.parts + part) * a.stride;
+            each(x, a.columns, out, [&](V16 own, int i) {
+                const int n = a.columns - i;
+                const V16 old = n < 16 ? get<false>(before + i, n) : get<true>(before + i, n);
+                const V16 share = n < 16 ? get<false>(shares + i, n) : get<true>(shares + i, n);
+                return fma(old - own, share, own);
+            });
+        }
+    }
+}
+
+// The matrix after a token, and what its receptance reads from it, for the columns [c, c + V * 16).
+// `rows` is the matrix before the token. `removed` are keys of length 1, `written` their negatives
+// times the rates.
+template <int V>
+void rwkv_columns(const RwkvArgs& a, int t, int c, const float* rows, float* after,
+                  const float* removed, const float* written, const float* keys) {
+    const float* r = a.r + t * a.stride;
+    const float* decay = a.decay + t * a.stride;
+    V16 read[V], value[V], out[V];
+    for (int v = 0; v < V; ++v) {
+        read[v] = out[v] = splat(0.0f);
+        value[v] = load(a.v + t * a.stride + c + v * 16);
+    }
+    for (int i = 0; i < a.size; ++i) {
+        const float* row = rows + int64_t{i} * a.size + c;
+        for (int v = 0; v < V; ++v) read[v] = fma(load(row + v * 16), splat(removed[i]), read[v]);
+    }
+    for (int i = 0; i < a.size; ++i) {
+        const int64_t at = int64_t{i} * a.size + c;
+        for (int v = 0; v < V; ++v) {
+            V16 row = load(rows + at + v * 16) * splat(decay[i]);
+            row = fma(splat(keys[i]), value[v], fma(splat(written[i]), read[v], row));
+            store(after + at + v * 16, row);
+            out[v] = fma(row, splat(r[i]), out[v]);
+        }
+    }
+    for (int v = 0; v < V; ++v) store(a.out + t * a.stride + c + v * 16, out[v]);
+}
+
+void rwkv_attend(const RwkvArgs& a) {
+    float* const removed = a.scratch;
+    float* const written = removed + a.size;
+    float* const keys = written + a.size;
+    float* const weighed = keys + a.size;
+    float* rows = a.state;
+    for (int t = 0; t < a.tokens; ++t) {
+        const float *k = a.k + t * a.stride, *rate = a.rate + t * a.stride;
+        each(k, a.size, removed, [&](V16 key, int i) { return key * load(a.removal + i); });
+        const float length = __builtin_sqrtf(dot(removed, removed, a.size));
+        const V16 by = splat(1.0f / (length > 1e-12f ? length : 1e-12f));
+        for (int i = 0; i < a.size; i += 16) {
+            const V16 key = load(k + i), own = load(rate + i), unit = load(removed + i) * by;
+            const V16 kept = fma(own - splat(1.0f), load(a.replacement + i), splat(1.0f));
+            store(removed + i, unit);
+            store(written + i, splat(0.0f) - unit * own);
+            store(keys + i, key * kept);
+            store(weighed + i, key * kept * load(a.bonus + i));
+        }
+        const bool last = t + 1 == a.tokens;
+        float* const after = !last && t < a.certain ? a.state : a.kept;
+        int c = 0;
+        for (; c + 64 <= a.size; c += 64) {
+            rwkv_columns<4>(a, t, c, rows, after, removed, written, keys);
+        }
+        for (; c < a.size; c += 16) {
+            rwkv_columns<1>(a, t, c, rows, after, removed, written, keys);
+        }
+        rows = after;
+        float* const out = a.out + t * a.stride;
+        layer_norm(out, a.norm, a.norm_bias, a.size, a.eps, out);
+        const V16 bonus = splat(dot(a.r + t * a.stride, weighed, a.size));
+        const float* value = a.v + t * a.stride;
+        each(value, a.size, out, [&](V16 x, int i) { return fma(x, bonus, load(out + i)); });
+    }
 }
 
 }  // namespace

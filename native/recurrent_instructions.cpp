@@ -164,6 +164,84 @@ class SelectiveScan final : public Instruction {
     Scan shape_;
 };
 
+// Items are runs of columns of a span: an item reads the old row of its columns, and changes it.
+class TokenShift final : public Instruction {
+  public:
+    explicit TokenShift(Shift shape) : Instruction("token_shift"), shape_(std::move(shape)) {}
+    int items(const Program& p) const override {
+        return static_cast<int>(step(p).spans.size()) * runs(p);
+    }
+    void run(Program& p, int index, int) override {
+        const Span& span = step(p).spans[static_cast<size_t>(index / runs(p))];
+        const int first = index % runs(p) * kColumns, all = width(p, shape_.in);
+        float* state = states(p).at(span.state) + shape_.place + first;
+        float* kept = states(p).at(span.kept_state) + shape_.place + first;
+        ShiftArgs args;
+        args.x = row(p, shape_.in, span.row) + first;
+        args.before = state;
+        args.shares = shape_.shares.data() + first;
+        args.out = row(p, shape_.out, span.row) + first;
+        args.stride = all;
+        args.columns = std::min(kColumns, all - first);
+        args.parts = width(p, shape_.out) / all;
+        args.tokens = span.tokens;
+        kernels(p).token_shift(args);
+        keep(args, span.tokens, kept);
+        if (kept != state && span.certain > 0) keep(args, span.certain, state);
+    }
+
+  private:
+    static constexpr int kColumns = 256;
+
+    int runs(const Program& p) const { return (width(p, shape_.in) + kColumns - 1) / kColumns; }
+    // The last of the first `count` rows of x.
+    static void keep(const ShiftArgs& a, int count, float* to) {
+        const size_t bytes = static_cast<size_t>(a.columns) * sizeof(float);
+        std::memcpy(to, a.x + (count - 1) * a.stride, bytes);
+    }
+    Shift shape_;
+};
+
+// Items are heads of a span.
+class RwkvAttend final : public Instruction {
+  public:
+    explicit RwkvAttend(RwkvAttention shape)
+        : Instruction("rwkv_attend"), shape_(std::move(shape)) {}
+    int items(const Program& p) const override {
+        return static_cast<int>(step(p).spans.size()) * shape_.heads;
+    }
+    void run(Program& p, int index, int thread) override {
+        const Span& span = step(p).spans[static_cast<size_t>(index / shape_.heads)];
+        const int all = width(p, shape_.out), size = all / shape_.heads;
+        const int head = index % shape_.heads, first = head * size;
+        const int64_t place = shape_.place + int64_t{first} * size;
+        RwkvArgs args;
+        args.r = row(p, shape_.r, span.row) + first;
+        args.k = row(p, shape_.k, span.row) + first;
+        args.v = row(p, shape_.v, span.row) + first;
+        args.decay = row(p, shape_.decay, span.row) + first;
+        args.rate = row(p, shape_.rate, span.row) + first;
+        args.out = row(p, shape_.out, span.row) + first;
+        args.removal = shape_.removal.data() + first;
+        args.replacement = shape_.replacement.data() + first;
+        args.bonus = shape_.bonus.data() + first;
+        args.norm = shape_.norm.data() + first;
+        args.norm_bias = shape_.norm_bias.data() + first;
+        args.stride = all;
+        args.state = states(p).at(span.state) + place;
+        args.kept = states(p).at(span.kept_state) + place;
+        args.certain = span.certain;
+        args.size = size;
+        args.tokens = span.tokens;
+        args.eps = shape_.eps;
+        args.scratch = scratch(p, thread);
+        kernels(p).rwkv_attend(args);
+    }
+
+  private:
+    RwkvAttention shape_;
+};
+
 }  // namespace
 
 InstructionPointer make_conv(Convolution shape) { return std::make_unique<Conv>(std::move(shape)); }
@@ -174,6 +252,14 @@ InstructionPointer make_linear_attend(LinearAttention shape) {
 
 InstructionPointer make_selective_scan(Scan shape, int channels) {
     return std::make_unique<SelectiveScan>(std::move(shape), channels);
+}
+
+InstructionPointer make_token_shift(Shift shape) {
+    return std::make_unique<TokenShift>(std::move(shape));
+}
+
+InstructionPointer make_rwkv_attend(RwkvAttention shape) {
+    return std::make_unique<RwkvAttend>(std::move(shape));
 }
 
 }  // namespace heddle

@@ -108,6 +108,7 @@ EXTENSIONS_MAY_IMPORT = {
     "hybrids": {"decoders", "deepseek"},
     "layer_norms": {"decoders"},
     "olmo": {"decoders"},
+    "rwkv": {"layer_norms"},
     "suggest": {"bench"},
 }
 """The other extensions that an extension needs. Every extension may import all of the core."""

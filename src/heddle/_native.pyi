@@ -474,6 +474,26 @@ class Program:
         out: int,
     ) -> None:
         """See `Ops.selective_scan`. `place` is in floats."""
+    def token_shift(self, in_: int, shares: _Floats, place: int, out: int) -> None:
+        """See `Ops.token_shift`. `place` is in floats."""
+    def rwkv_attend(
+        self,
+        r: int,
+        k: int,
+        v: int,
+        decay: int,
+        rate: int,
+        removal: _Floats,
+        replacement: _Floats,
+        bonus: _Floats,
+        norm: _Floats,
+        norm_bias: _Floats,
+        heads: int,
+        place: int,
+        eps: float,
+        out: int,
+    ) -> None:
+        """See `Ops.rwkv_attend`. `place` is in floats."""
     def join(self, x: int, y: int, out: int) -> None:
         """The columns of x, then those of y."""
     def pool(self, states: int) -> None:

@@ -480,6 +480,33 @@ class Ops(Protocol[A, W_contra]):
         """
         ...
 
+    def token_shift(self, x: A, shares: W_contra, parts: int, place: StatePlace) -> A:
+        """Each row of x (T, n) mixed with the row before it, in `parts` ways: (T, parts * n).
+
+        Part i of row t is x[t] + shares[i] * (x[t - 1] - x[t]), where `shares` (parts * n,) are
+        parts of n. The row before the sequence is zeros. The state is the last row of x.
+        """
+        ...
+
+    def rwkv_attend(
+        self, inputs: tuple[A, ...], weights: tuple[W_contra, ...], place: StatePlace, eps: float
+    ) -> A:
+        """RWKV-7's recurrence (Peng et al. 2025, arXiv:2503.14456), with what follows: (T, n).
+
+        `inputs` are r, k, v, the decay w and the rate a, all (T, n). `weights` are vectors (n,):
+        removal, replacement, bonus, and weights and biases of the norm. The state is a matrix S
+        (size, size) for each head, so `place` tells the number of heads, n / size. One token
+        computes in a head::
+
+            u = removal * k;  u = u / max(|u|, 1e-12)
+            k = k * (1 + (a - 1) * replacement)
+            S = w * S - (a * u) (S^T u)^T + k v^T
+            y = norm(S^T r) + sum(r * k * bonus) * v
+
+        w scales the rows of S. The norm is :meth:`layer_norm` of a head, with `eps`.
+        """
+        ...
+
     def experts(self, x: A, logits: A, weights: ExpertWeights[W_contra], spec: ExpertSpec) -> A:
         """The weighted sum of the experts that router logits (T, count) choose for x (T, width).
 

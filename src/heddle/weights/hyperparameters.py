@@ -49,6 +49,7 @@ HYPERPARAMETERS = {
     "state.step_rank": "elements that Mamba makes the step sizes of all channels from",
     "state.norm_eps": "Mamba: epsilon of norms of step sizes, keys and queries; absent: no norms",
     "state.tiled": "whether value head i has key head i modulo their number",
+    "state.ranks": "elements of the vectors that its decays, rates, gates and values are made from",
     "state.stream_scales": "factors on its gates, values, keys, queries and step sizes",
     "state.result_scale": "factor on its result",
     "context": "most tokens of a sequence",

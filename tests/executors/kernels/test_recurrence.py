@@ -208,6 +208,50 @@ def test_convolution(width: int, taps: int, silu: bool, biased: bool) -> None:
     np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.parametrize(("width", "parts"), [(1, 1), (40, 6), (300, 2)])
+def test_token_shift(width: int, parts: int) -> None:
+    rng = np.random.default_rng(width)
+    x = rng.normal(0, 2, (TOKENS, width)).astype(np.float32)
+    shares = rng.uniform(0, 1, parts * width).astype(np.float32)
+    place = StatePlace(0, BEFORE, width)
+
+    def build(bench: Bench) -> int:
+        out = bench.program.buffer(parts * width, per_row=False)
+        bench.program.token_shift(bench.table(x), shares, place.first, out)
+        return out
+
+    _, ops = run_of_tokens()
+    expected = ops.token_shift(x, Weight(shares), parts, place)
+    found = of_every_level(BEFORE + width, build)
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(("heads", "size"), [(1, 16), (3, 48), (2, 64), (1, 144)])
+def test_rwkv_attention(heads: int, size: int) -> None:
+    """The first key is zeros, which have no direction."""
+    rng = np.random.default_rng(heads * size)
+    width = heads * size
+    r, k, v = (rng.normal(0, 1, (TOKENS, width)).astype(np.float32) for _ in range(3))
+    k[0] = 0
+    decay, rate = (rng.uniform(low, 1, (TOKENS, width)).astype(np.float32) for low in (0.55, 0))
+    vectors = [rng.normal(1, 0.3, width).astype(np.float32) for _ in range(5)]
+    place = StatePlace(0, BEFORE, width * size)
+
+    def build(bench: Bench) -> int:
+        q1, q2, q3, q4, q5 = (bench.table(values) for values in (r, k, v, decay, rate))
+        w1, w2, w3, w4, w5 = vectors
+        out = bench.program.buffer(width, per_row=False)
+        where = heads, place.first, 64e-5, out
+        bench.program.rwkv_attend(q1, q2, q3, q4, q5, w1, w2, w3, w4, w5, *where)
+        return out
+
+    _, ops = run_of_tokens()
+    weights = tuple(map(Weight, vectors))
+    expected = ops.rwkv_attend((r, k, v, decay, rate), weights, place, 64e-5)
+    found = of_every_level(BEFORE + place.count, build)
+    np.testing.assert_allclose(found, expected, rtol=2e-4, atol=2e-4)
+
+
 @pytest.mark.parametrize("width", [1, 16, 37])
 def test_step_sizes_and_decays(width: int) -> None:
     rng = np.random.default_rng(width)

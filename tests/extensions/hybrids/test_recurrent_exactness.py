@@ -31,6 +31,7 @@ from models.tiny.lfm2 import TinyLfm2
 from models.tiny.mamba2 import TinyMamba2
 from models.tiny.nemotron_h import TinyNemotronHMoe
 from models.tiny.qwen3_5 import TinyQwen35
+from models.tiny.rwkv7 import TinyRwkv7
 from patience import PATIENCE
 from steps import execute
 
@@ -54,6 +55,7 @@ MODELS: tuple[TinyModel, ...] = (
     TinyMamba2("recurrent", heads=4, kv_heads=4, head_dim=16, tied=False, context=CONTEXT),
     TinyNemotronHMoe("recurrent", heads=4, kv_heads=2, head_dim=16, tied=False, context=CONTEXT),
     TinyJamba("recurrent", heads=2, kv_heads=1, head_dim=16, tied=True, context=CONTEXT),
+    TinyRwkv7("recurrent", heads=2, kv_heads=2, head_dim=16, tied=False, context=CONTEXT),
 )
 EVERY = 64
 LENGTHS = (500, 500, 300, 129, 64, 63, 5)

@@ -47,7 +47,7 @@ FAMILY = Family(  # layers are Qwen3's, under names of their own
 )
 
 
-def quantised_matrices(settings, tensors):
+def quantised_matrices(settings, tensors, read):
     """A method that changes no matrix."""
     return []
 

@@ -165,12 +165,8 @@ class _Lowering:
                 self.program.step_size(self._in_place(node), bias, node.least, node.most)
             case recording.Decay():
                 self.program.decay(self._of(node, 0), _vector(node.rates), self._new(node))
-            case recording.CausalConv():
-                self._emit_conv(node)
-            case recording.LinearAttend():
-                self._emit_linear_attend(node)
-            case recording.SelectiveScan():
-                self._emit_selective_scan(node)
+            case recording.Recurrent():
+                self._emit_recurrent(node)
             case recording.HeadLinear():
                 self._emit_head_linear(node)
             case recording.Experts():
@@ -317,6 +313,20 @@ class _Lowering:
         """The place at which a part begins in the state of a sequence, in floats."""
         return self._fixed[place.layer] // 4 + place.first
 
+    def _emit_recurrent(self, node: recording.Recurrent) -> None:
+        match node:
+            case recording.CausalConv():
+                self._emit_conv(node)
+            case recording.LinearAttend():
+                self._emit_linear_attend(node)
+            case recording.SelectiveScan():
+                self._emit_selective_scan(node)
+            case recording.TokenShift():
+                shares, place = _vector(node.shares), self.place_of(node.place)
+                self.program.token_shift(self._of(node, 0), shares, place, self._new(node))
+            case recording.RwkvAttend():
+                self._emit_rwkv_attend(node)
+
     def _emit_conv(self, node: recording.CausalConv) -> None:
         filters = node.filters
         assert isinstance(filters, FiltersWeight)
@@ -353,6 +363,14 @@ class _Lowering:
             place=self.place_of(node.place),
             out=self._new(node),
         )
+
+    def _emit_rwkv_attend(self, node: recording.RwkvAttend) -> None:
+        removal, replacement, bonus, norm, norm_bias = map(_vector, node.weights)
+        r, k, v, decay, rate = (self.buffer_of[source] for source in node.inputs)
+        heads, out = node.width * node.width // node.place.count, self._new(node)
+        vectors = removal, replacement, bonus, norm, norm_bias
+        where = self.place_of(node.place), node.eps, out
+        self.program.rwkv_attend(r, k, v, decay, rate, *vectors, heads, *where)
 
     def _emit_head_linear(self, node: recording.HeadLinear) -> None:
         matrices, width = _matrices(node.weight), node.inputs[0].width // node.weight.count

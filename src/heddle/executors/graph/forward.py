@@ -117,6 +117,10 @@ def compute_node(node: Node, ops: Ops[A, Any], sources: list[A]) -> A:
             return ops.linear_attend(q, k, v, d, s, place, linear, skip)
         case recording.SelectiveScan(rates=rates, skip=skip, place=place), [q, k, v, step]:
             return ops.selective_scan(q, k, v, step, rates, skip, place)
+        case recording.TokenShift(shares=shares, place=place, width=width), [x]:
+            return ops.token_shift(x, shares, width // node.inputs[0].width, place)
+        case recording.RwkvAttend(weights=vectors, place=place, eps=eps), _:
+            return ops.rwkv_attend(tuple(sources), vectors, place, eps)
         case recording.Experts(weights=weights, spec=experts), [x, logits]:
             return ops.experts(x, logits, weights, experts)
         case recording.GateRows(activation=activation), [x, gate]:
@@ -152,7 +156,7 @@ def model_work(
             layers.append((0, position_bytes[node.layer]))
         elif isinstance(node, recording.Attend):
             layers.append((node.spec.window, position_bytes[node.layer]))
-        elif isinstance(node, recording.KEEP_STATES):
+        elif isinstance(node, recording.Recurrent):
             state_bytes += 4 * node.place.count
         elif isinstance(node, recording.Experts):
             stacks = [node.weights.up, node.weights.down]

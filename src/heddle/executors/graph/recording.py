@@ -196,9 +196,15 @@ class Activate(Node):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class CausalConv(Node):
-    filters: object
+class Recurrent(Node):
+    """A value with a place in the fixed-size state of its layer."""
+
     place: StatePlace
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CausalConv(Recurrent):
+    filters: object
     activation: str
 
 
@@ -215,21 +221,32 @@ class Decay(Node):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class LinearAttend(Node):
+class LinearAttend(Recurrent):
     """Inputs: queries, keys, values, decay, strength."""
 
-    place: StatePlace
     spec: LinearAttentionSpec
     skip: object | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SelectiveScan(Node):
+class SelectiveScan(Recurrent):
     """Inputs: queries, keys, values, step sizes."""
 
     rates: object
     skip: object
-    place: StatePlace
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TokenShift(Recurrent):
+    shares: object
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RwkvAttend(Recurrent):
+    """Inputs: receptance, keys, values, decay, rate."""
+
+    weights: tuple[object, ...]
+    eps: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -240,10 +257,6 @@ class Apply(Node):
 @dataclass(frozen=True, slots=True, eq=False)
 class Join(Node):
     pass
-
-
-KEEP_STATES = (CausalConv, LinearAttend, SelectiveScan)
-"""Nodes with a place in the fixed-size state of their layer."""
 
 
 class RecordingOps:
@@ -319,7 +332,7 @@ class RecordingOps:
 
     def causal_conv(self, x: Node, filters: object, place: StatePlace, activation: str) -> Node:
         _check_activation(activation, {"silu", "identity"})
-        return self._record(CausalConv((x,), x.width, x.per_row, filters, place, activation))
+        return self._record(CausalConv((x,), x.width, x.per_row, place, filters, activation))
 
     def step_size(self, x: Node, bias: object, least: float, most: float) -> Node:
         return self._record(StepSize((x,), x.width, x.per_row, bias, least, most))
@@ -345,7 +358,16 @@ class RecordingOps:
         self, q: Node, k: Node, v: Node, step: Node, rates: object, skip: object, place: StatePlace
     ) -> Node:
         inputs = (q, k, v, step)
-        return self._record(SelectiveScan(inputs, v.width, v.per_row, rates, skip, place))
+        return self._record(SelectiveScan(inputs, v.width, v.per_row, place, rates, skip))
+
+    def token_shift(self, x: Node, shares: object, parts: int, place: StatePlace) -> Node:
+        return self._record(TokenShift((x,), parts * x.width, x.per_row, place, shares))
+
+    def rwkv_attend(
+        self, inputs: tuple[Node, ...], weights: tuple[object, ...], place: StatePlace, eps: float
+    ) -> Node:
+        of_one = inputs[0].width, inputs[0].per_row
+        return self._record(RwkvAttend(inputs, *of_one, place, weights, eps))
 
     def experts(
         self, x: Node, logits: Node, weights: ExpertWeights[ExpertsHandle], spec: ExpertSpec

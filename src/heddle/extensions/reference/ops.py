@@ -400,6 +400,44 @@ class ReferenceOps:
             row += len(run.tokens)
         return y + skip.values * v
 
+    def token_shift(self, x: Array, shares: Weight, parts: int, place: StatePlace) -> Array:
+        mixes, row = shares.values.reshape(parts, -1), 0
+        y = np.empty((len(x), parts, x.shape[1]), np.float32)
+        for run in self._runs:
+            rows = slice(row, row + len(run.tokens))
+            state = run.cache.fixed(place)
+            past = np.concatenate([state[None], x[rows][:-1]])
+            y[rows] = x[rows, None] + mixes * (past - x[rows])[:, None]
+            state[:] = x[rows][-1]
+            row = rows.stop
+        return y.reshape(len(x), -1)
+
+    def rwkv_attend(
+        self, inputs: tuple[Array, ...], weights: tuple[Weight, ...], place: StatePlace, eps: float
+    ) -> Array:
+        heads = inputs[0].shape[1] ** 2 // place.count
+        shape = len(inputs[0]), heads, -1
+        r, k, v, decay, rate = (one.reshape(shape) for one in inputs)
+        removal, replacement, bonus, norm, bias = (one.values.reshape(heads, -1) for one in weights)
+        removed = k * removal
+        lengths = np.sqrt((removed * removed).sum(-1, keepdims=True))
+        removed = removed / np.maximum(lengths, np.float32(1e-12))
+        k = k * (1 + (rate - 1) * replacement)
+        y, row, size = np.empty_like(v), 0, v.shape[2]
+        for run in self._runs:
+            state = run.cache.fixed(place).reshape(heads, size, size)
+            for t in range(row, row + len(run.tokens)):
+                read = np.einsum("hkv,hk->hv", state, removed[t])
+                state *= decay[t][:, :, None]
+                state -= (rate[t] * removed[t])[:, :, None] * read[:, None]
+                state += k[t][:, :, None] * v[t][:, None]
+                y[t] = np.einsum("hkv,hk->hv", state, r[t])
+            row += len(run.tokens)
+        y = y - y.mean(-1, keepdims=True)
+        y = y / np.sqrt((y * y).mean(-1, keepdims=True) + np.float32(eps)) * norm + bias
+        result: Array = y + (r * k * bonus).sum(-1, keepdims=True) * v
+        return result.reshape(inputs[0].shape)
+
     def experts(
         self, x: Array, logits: Array, weights: ExpertWeights[Any], spec: ExpertSpec
     ) -> Array:

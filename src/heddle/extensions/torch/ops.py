@@ -16,7 +16,7 @@ from heddle.extensions.torch.attention import Shape, attend
 from heddle.extensions.torch.constants import Constants
 from heddle.extensions.torch.linear_blocks import Inputs, State, attend_run
 from heddle.extensions.torch.open_blocks import BLOCK, with_rows
-from heddle.extensions.torch.recurrence import Scanned, convolve, scan
+from heddle.extensions.torch.recurrence import Scanned, convolve, rwkv_run, scan
 from heddle.extensions.torch.routing import choose
 from heddle.extensions.torch.tiles import multiply, padded
 
@@ -276,6 +276,37 @@ class TorchOps:
             inputs = Scanned(q[rows], k[rows], v[rows], step[rows])
             found, kept, last = scan(inputs, by_state, self._states.part(chunk, place), certain)
             y[rows] += found
+            self._remember(chunk, place, kept, last)
+        return y
+
+    def token_shift(self, x: Tensor, shares: Tensor, parts: int, place: StatePlace) -> Tensor:
+        y = x.new_zeros(len(x), parts, x.shape[1])
+        mixes = shares.reshape(parts, -1)
+        for rows, chunk in self._layout.runs:
+            certain = len(chunk.tokens) - chunk.uncertain
+            own = x[rows]
+            past = torch.cat([self._states.part(chunk, place)[None], own])
+            y[rows] = own[:, None] + mixes * (past[:-1] - own)[:, None]
+            self._remember(chunk, place, past[certain], past[-1])
+        return y.flatten(1)
+
+    def rwkv_attend(
+        self,
+        inputs: tuple[Tensor, ...],
+        weights: tuple[Tensor, ...],
+        place: StatePlace,
+        eps: float,
+    ) -> Tensor:
+        y = torch.zeros_like(inputs[0])
+        for rows, chunk in self._layout.runs:
+            self._check()
+            y[rows], kept, last = rwkv_run(
+                tuple(one[rows] for one in inputs),
+                weights,
+                self._states.part(chunk, place),
+                len(chunk.tokens) - chunk.uncertain,
+                eps,
+            )
             self._remember(chunk, place, kept, last)
         return y
 

@@ -1,6 +1,6 @@
-"""Convolutions and selective scans of consecutive tokens on torch tensors.
+"""Convolutions, selective scans and RWKV's recurrence of consecutive tokens on torch tensors.
 
-Each element has its own sum of taps, and each token of a scan is computed alone.
+Each element has its own sum of taps, and each token of the others is computed alone.
 """
 
 from __future__ import annotations
@@ -58,3 +58,36 @@ def scan(
         if t + 1 == certain:
             kept = now
     return y, kept.flatten(), now.flatten()
+
+
+def rwkv_run(
+    inputs: tuple[torch.Tensor, ...],
+    weights: tuple[torch.Tensor, ...],
+    state: torch.Tensor,
+    certain: int,
+    eps: float,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """RWKV-7's recurrence of consecutive tokens of one sequence, one after the other.
+
+    Returns y (T, n), the state after `certain` tokens and the state after all; see
+    `heddle.models.ops.Ops.rwkv_attend`.
+    """
+    heads = inputs[0].shape[1] ** 2 // len(state)
+    r, k, v, decay, rate = (one.reshape(len(one), heads, -1) for one in inputs)
+    removal, replacement, bonus, norm, bias = (one.reshape(heads, -1) for one in weights)
+    removed = k * removal
+    removed = removed / total(removed * removed).sqrt().clamp(min=1e-12)
+    written, k = -(rate * removed), k * ((rate - 1.0) * replacement + 1.0)
+    y, matrix = torch.empty_like(v), state.reshape(heads, r.shape[2], -1)
+    kept = matrix
+    for t in range(len(v)):
+        kept = matrix if t == certain else kept
+        read = total(matrix * removed[t][:, :, None], 1)
+        matrix = matrix * decay[t][:, :, None] + written[t][:, :, None] * read
+        matrix = matrix + k[t][:, :, None] * v[t][:, None]
+        y[t] = total(matrix * r[t][:, :, None], 1)[:, 0]
+    size = y.shape[2]
+    y = y - total(y) / size
+    y = y / (total(y * y) / size + eps).sqrt() * norm + bias
+    y = y + total(r * k * bonus) * v
+    return y.flatten(1), kept.flatten(), matrix.flatten()

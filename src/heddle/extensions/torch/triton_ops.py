@@ -58,6 +58,8 @@ class TritonOps(TorchOps):
 
     @staticmethod
     def obstacle(node: Node) -> str:
+        if isinstance(node, recording.TokenShift | recording.RwkvAttend):
+            return "RWKV's recurrence is computed token by token"
         biased = isinstance(node, recording.Attend) and node.spec.bias is not None
         return "a bias by distance waits for the step's positions" if biased else ""
 

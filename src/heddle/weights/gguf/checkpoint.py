@@ -36,7 +36,10 @@ if TYPE_CHECKING:
     from heddle.weights.hyperparameters import Hyperparameters
 
 
-_VECTORS = (".mixer.norm.weight", ".decay_rates.weight", ".mixer.skip.weight")
+_VECTORS = (
+    *(".mixer.norm.weight", ".decay_rates.weight", ".mixer.skip.weight"),
+    ".time.shares.weight",
+)
 _FILTERS = tuple(f".attention.{part}_conv.weight" for part in ("q", "k", "v"))
 
 

@@ -190,6 +190,13 @@ class _Cutter:
                 filters = self._load(claim, Cut(rows=parts))
                 place = self._places[place]
                 return replace(node, inputs=inputs, width=width, filters=filters, place=place)
+            case recording.TokenShift(shares=claim, place=place):
+                return replace(
+                    node, inputs=inputs, shares=self._load(claim), place=self._places[place]
+                )
+            case recording.RwkvAttend(weights=claims, place=place):
+                vectors = tuple(map(self._load, claims))
+                return replace(node, inputs=inputs, weights=vectors, place=self._places[place])
             case recording.StepSize(bias=claim):
                 bias = self._load(claim, Cut(rows=parts))
                 return replace(node, inputs=inputs, width=width, bias=bias)
@@ -331,7 +338,7 @@ def _places(
     """The state of a rank, and the places of its parts, for each layer with a fixed-size state."""
     of_layer: dict[int, list[tuple[StatePlace, int]]] = {}
     for node in forward.nodes:
-        if isinstance(node, recording.KEEP_STATES):
+        if isinstance(node, recording.Recurrent):
             count = node.place.count
             if division is not None and node in division.parts:
                 count = count * len(division.parts[node][rank]) // node.width
