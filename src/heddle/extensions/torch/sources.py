@@ -19,6 +19,7 @@ SOURCES = (
     "extensions/torch/kv_formats.py",
     "extensions/torch/layout.py",
     "extensions/torch/linear_blocks.py",
+    "extensions/torch/made_nodes.py",
     "extensions/torch/open_blocks.py",
     "extensions/torch/operations.py",
     "extensions/torch/ops.py",
