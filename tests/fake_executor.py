@@ -504,4 +504,5 @@ class FakeExecutor:
         assert isinstance(occupant.params, EmbeddingParams), "others pool nothing"
         if occupant.params.pooling is Pooling.NONE:
             return [Pooled(chunk.slot, embeddings_of(occupant.pooled))]
-        return [Pooled(chunk.slot, embedding(occupant.pooled))]
+        cls = occupant.params.pooling is Pooling.CLS
+        return [Pooled(chunk.slot, embedding(occupant.pooled[:1] if cls else occupant.pooled))]

@@ -351,8 +351,11 @@ def test_embeddings(client: OpenAI, server: LiveServer, engine: Engine) -> None:
     with connect(server, _strict_response_validation=False) as tolerant:
         [packed] = tolerant.embeddings.create(model=MODEL, input=ids).data
     assert packed.embedding == pytest.approx(vectors[2], abs=1e-6)
+    fields: dict[str, Any] = {"model": MODEL, "input": "a", "encoding_format": "float"}
+    [short] = client.embeddings.create(**fields, dimensions=2).data
+    assert len(short.embedding) == 2
     with pytest.raises(openai.BadRequestError) as refusal:
-        client.embeddings.create(model=MODEL, input="a", dimensions=2, encoding_format="float")
+        client.embeddings.create(**fields, dimensions=len(vectors[0]) + 1)
     assert refusal.value.param == "dimensions"
 
 

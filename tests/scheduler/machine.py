@@ -258,6 +258,7 @@ class Machine(RuleBasedStateMachine):
                 vectors = {
                     Pooling.MEAN: embedding(prompt),
                     Pooling.LAST: embedding(prompt[-1:]),
+                    Pooling.CLS: embedding(prompt[:1]),
                     Pooling.NONE: embeddings_of(prompt),
                 }
                 assert outcome.vector == vectors[params.pooling]

@@ -206,7 +206,8 @@ def test_numbers_that_are_none(serve: Callable[..., Running]) -> None:
         ({"input": "hello" * 200}, "input", "Send at most 512"),
         ({"input": ["hello"] * 2049}, "input", "2048"),
         ({"encoding_format": "int8"}, "encoding_format", "base64"),
-        ({"dimensions": 1}, "dimensions", "must be 2"),
+        ({"dimensions": 3}, "dimensions", "2"),
+        ({"dimensions": 0}, "dimensions", "0"),
         ({"pooling": "max"}, "pooling", "mean"),
         ({"truncate": True}, "truncate", "unknown"),
         ({"cache_salt": ""}, "cache_salt", "1 to 256"),
@@ -236,8 +237,9 @@ def test_so_it_has_by_llama_cpp_s_route(shared: Running, monkeypatch: pytest.Mon
     assert shared.post("/embedding", {"content": ""}).json()[0]["embedding"]
 
 
-def test_the_widths_own_number_of_dimensions(shared: Running) -> None:
-    assert len(ask(shared, "hello", dimensions=2).data[0].embedding) == 2
+@pytest.mark.parametrize("dimensions", [1, 2])
+def test_fewer_dimensions_than_the_width(shared: Running, dimensions: int) -> None:
+    assert len(ask(shared, "hello", dimensions=dimensions).data[0].embedding) == dimensions
 
 
 def test_another_model_is_unknown(shared: Running) -> None:
