@@ -89,7 +89,7 @@ class GateUp final : public Instruction {
   public:
     explicit GateUp(Layer layer) : Instruction("experts"), layer_(std::move(layer)) {}
     int items(const Program& p) const override { return threads(p) * kItems; }
-    void run(Program& p, int item, int) override {
+    void run(Program& p, int item, int thread) override {
         const ExpertRows& rows = expert_rows(p);
         const PanelPlace from = rows.cut(*layer_, item, items(p));
         const PanelPlace to = rows.cut(*layer_, item + 1, items(p));
@@ -98,15 +98,17 @@ class GateUp final : public Instruction {
         for (int g = from.group; g <= to.group; ++g) {
             const int first = g == from.group ? from.panel : 0;
             const int last = g == to.group ? to.panel : panels;
-            run_stack(p, layer_->gate, expert_rows(p).gate, g, first, std::min(last, gates));
-            run_stack(p, layer_->up, expert_rows(p).up, g, std::max(first - gates, 0),
-                      last - gates);
+            run_stack(p, layer_->gate, expert_rows(p).gate, g, first, std::min(last, gates),
+                      thread);
+            run_stack(p, layer_->up, expert_rows(p).up, g, std::max(first - gates, 0), last - gates,
+                      thread);
         }
     }
 
   private:
     void run_stack(Program& p, const std::vector<std::shared_ptr<const Matrix>>& stack,
-                   std::vector<float>& out, int group, int first_panel, int last_panel) {
+                   std::vector<float>& out, int group, int first_panel, int last_panel,
+                   int thread) {
         if (first_panel >= last_panel) return;
         ExpertRows& rows = expert_rows(p);
         const ExpertGroup& of = rows.groups()[static_cast<size_t>(group)];
@@ -123,7 +125,7 @@ class GateUp final : public Instruction {
         args.out_stride = layer_->hidden();
         args.out = out.data() + of.first * args.out_stride;
         args.tokens = of.tokens;
-        multiply(p, args, first_panel, last_panel);
+        multiply(p, args, first_panel, last_panel, thread);
     }
     Layer layer_;
 };
@@ -176,7 +178,7 @@ class Down final : public Instruction {
             for (int done = 0; done < group.tokens && !abandoned(p); done += kExpertTokens) {
                 const int tokens = std::min(kExpertTokens, group.tokens - done);
                 float* results = expert_rows(p).scratch(thread);
-                multiply_group(p, group, done, tokens, first, last, columns, results);
+                multiply_group(p, group, done, tokens, first, last, columns, results, thread);
                 for (int i = 0; i < tokens; ++i) {
                     const int at = group.first + done + i;
                     float* sum = row(p, out_, expert_rows(p).token(at)) + column;
@@ -190,7 +192,7 @@ class Down final : public Instruction {
   private:
     // results (tokens, columns) of the panels [first, last).
     void multiply_group(Program& p, const ExpertGroup& group, int done, int tokens, int first,
-                        int last, int columns, float* results) {
+                        int last, int columns, float* results, int thread) {
         const ExpertRows& rows = expert_rows(p);
         const int64_t hidden = layer_->hidden(), from = group.first + done;
         MatmulArgs args = {};
@@ -206,7 +208,7 @@ class Down final : public Instruction {
         args.out = results - first * kernels(p).panel_rows;
         args.out_stride = columns;
         args.tokens = tokens;
-        multiply(p, args, first, last);
+        multiply(p, args, first, last, thread);
     }
     Layer layer_;
     int out_;

@@ -1,6 +1,8 @@
 // The base of all instructions: items that threads take, and access to a program's state.
 #pragma once
 
+#include <algorithm>
+
 #include "program.h"
 
 namespace heddle {
@@ -41,15 +43,17 @@ class Instruction {
     static const StorePlan& stores(const Program& p) { return p.stores_; }
     static const AttentionPlan& attention(const Program& p, int plan) { return p.plans_[plan]; }
     static float* parts(Program& p) { return p.parts_.data(); }
-    // Multiplies the panels [first, last). In a long step it checks after each panel whether the
+    // Multiplies the panels [first, last). In a long step it checks after a few panels whether the
     // step is abandoned: 8,192 tokens on one thread take half a second, and an abandoned step
     // should end soon.
-    static void multiply(const Program& p, MatmulArgs args, int first, int last) {
+    static void multiply(Program& p, MatmulArgs args, int first, int last, int thread) {
         constexpr int kLongStep = 1024;  // tokens
-        const int at_once = args.tokens > kLongStep ? 1 : last - first;
+        const int few = args.packed.tiles == nullptr ? 1 : kSlicePanels;
+        const int at_once = args.tokens > kLongStep ? few : last - first;
+        args.scratch = reinterpret_cast<uint8_t*>(scratch(p, thread));
         for (int panel = first; panel < last && !abandoned(p); panel += at_once) {
             args.first_panel = panel;
-            args.last_panel = panel + at_once;
+            args.last_panel = std::min(panel + at_once, last);
             kernels(p).matmul(args);
         }
     }

@@ -53,6 +53,8 @@ InstructionPointer make_score(int logits);
 InstructionPointer make_pool(int states);
 
 // matmul_instruction.cpp
+// Packs the quantised copy of a buffer for the matmuls that follow, where they are of many tokens.
+InstructionPointer make_pack(int in);
 InstructionPointer make_matmul(int in, std::vector<MatmulPart> parts, bool accumulate);
 
 // expert_instructions.cpp

@@ -12,6 +12,7 @@
 #include "quantise.h"
 #include "recurrence.h"
 #include "simd.h"
+#include "tiles.h"
 
 #if defined(HEDDLE_ISA_AVX512)
 #include "matmul_avx512.h"
@@ -22,14 +23,13 @@
 #else
 #include "matmul_portable.h"
 #endif
+#if defined(HEDDLE_HAS_SLICES)
+#include "slices.h"
+#endif
 
 namespace {
 
 using namespace heddle;
-
-// The number of tokens whose activations stay in the second-level cache while one panel multiplies
-// all of them.
-constexpr int kTokenBlock = 128;
 
 template <Format F, int T>
 struct TileTable {
@@ -47,17 +47,28 @@ struct TileTable<F, 0> {
 };
 
 template <Format F>
-void matmul_format(const MatmulArgs& a) {
+void matmul_tiles(const MatmulArgs& a) {
     for (int block = 0; block < a.tokens; block += kTokenBlock) {
-        const int in_block = a.tokens - block < kTokenBlock ? a.tokens - block : kTokenBlock;
-        const int tiles = (in_block + kMaxTile - 1) / kMaxTile;
+        const int tokens = a.tokens - block < kTokenBlock ? a.tokens - block : kTokenBlock;
+        const int tiles = tiles_of(tokens, kMaxTile);
         for (int panel = a.first_panel; panel < a.last_panel; ++panel) {
-            for (int i = 0; i < tiles; ++i) {  // tiles of nearly equal size
-                const int from = in_block * i / tiles, to = in_block * (i + 1) / tiles;
-                TileTable<F, kMaxTile>::run(a, panel, block + from, to - from);
+            for (int i = 0; i < tiles; ++i) {
+                const int first = tile_begin(tokens, tiles, i);
+                const int last = tile_begin(tokens, tiles, i + 1);
+                TileTable<F, kMaxTile>::run(a, panel, block + first, last - first);
             }
         }
     }
+}
+
+template <Format F>
+void matmul_format(const MatmulArgs& a) {
+#if defined(HEDDLE_HAS_SLICES)
+    if constexpr (is_quantised(F)) {
+        if (a.packed.tiles != nullptr) return matmul_slices<F>(a);
+    }
+#endif
+    matmul_tiles<F>(a);
 }
 
 // Finds the format's row and runs its kernels.
@@ -76,13 +87,16 @@ void quantise(const float* x, int n, int8_t* q, BlockScale* scales) {
         const float peak = quantise_block(x + b * kBlock, codes);
         BlockScale& scale = scales[b];
         scale.d = peak / 127.0f;
+        int32_t complete = 0;
         for (int half = 0; half < 2; ++half) {
             const int32_t sum = sum_of_16(codes + half * 16);
-            scale.minus_half_sum[half] = -sum;
+            complete += sum;
             scale.half_s[half] = scale.d * static_cast<float>(sum);
+            scale.half_start[half] = kZeroBits - kByteOffset * sum;
+            scale.minus_half_sum[half] = static_cast<int16_t>(-sum);
         }
-        scale.minus_sum = scale.minus_half_sum[0] + scale.minus_half_sum[1];
-        scale.s = scale.d * static_cast<float>(-scale.minus_sum);
+        scale.s = scale.d * static_cast<float>(complete);
+        scale.start = kZeroBits - kByteOffset * complete;
     }
 }
 
@@ -338,10 +352,18 @@ constexpr const char* kName =
     "portable";
 #endif
 
+#if !defined(HEDDLE_HAS_SLICES)
+constexpr int kPacksFrom = 0, kSliceTile = 1;
+void pack(const QuantisedRows&, int, int, int, uint8_t*) {}
+#endif
+
 const Kernels kTable = {
     kName,
     kPanelRows,
     matmul<>,
+    kPacksFrom,
+    kSliceTile,
+    pack,
     quantise,
     norm,
     layer_norm,

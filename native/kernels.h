@@ -56,17 +56,33 @@ struct PackedMatrix {
     const float* bias;      // (rows,) or null
 };
 
+// A dot product in int32 may begin with these bits, which are those of the float 1.5 * 2**23: then
+// its own bits, read as a float, are that float plus the sum, exactly, for sums below 2**22. So no
+// conversion is needed: fma(bits, scale, -kZero * scale) is the sum times the scale, rounded once,
+// as long as kZero * scale is exact. It is for all formats: their scales have at most 22 bits.
+constexpr float kZero = 12582912.0f;
+constexpr int32_t kZeroBits = 0x4B400000;
+constexpr int kByteOffset = 128;  // of codes in slices
+
 // Scale and sums of 32 activations for a matmul, beside their int8 codes q: x is about q * d. The
-// sums are over q, for the complete block and its halves. Minima of weights multiply them. Offsets
+// sums are over q, for the complete block and its halves. Minima of weights multiply them; offsets
 // multiply the negated sums, with which a dot product begins.
 struct BlockScale {
     float d;
     float s;          // d * sum
     float half_s[2];  // d * the sum of each half
-    int32_t minus_sum;
-    int32_t minus_half_sum[2];
-    int32_t unused;
+    // kZeroBits - kByteOffset * sum, for the complete block and for each half.
+    int32_t start, half_start[2];
+    int16_t minus_half_sum[2];
 };
+static_assert(sizeof(BlockScale) == 32);
+
+// Two factors for `minus_half_sum`: the offset for the halves that a part has, as int16 pairs.
+constexpr int32_t offset_factors(const Layout& layout, int part) {
+    const int first = layout.parts == 1 || part == 0 ? layout.offset : 0;
+    const int second = layout.parts == 1 || part == 1 ? layout.offset : 0;
+    return second << 16 | first;
+}
 
 // Activations (tokens, columns) in int8, with a BlockScale for each 32 of them. A matmul reads the
 // first columns of each row, as many as its matrix has.
@@ -76,11 +92,31 @@ struct QuantisedRows {
     int64_t columns;
 };
 
+// A matmul of many tokens reads its activations from a copy that is packed by tiles of tokens
+// (slices.h): a block of a tile is a record, with groups of four codes of each token, and then each
+// number of the scales of all tokens.
+struct PackedRows {
+    const uint8_t* tiles;  // (tokens, blocks) records of kPackedBlock bytes; null: not packed
+    int64_t blocks;        // of a row
+    int64_t first_block;   // the first that is read
+};
+constexpr int64_t kPackedBlock = kBlock + 7 * 4;  // codes, d, s, half_s, start, half_start
+
+// Columns of a slice, panels whose sums wait for the next slice, and tokens whose activations stay
+// in the second-level cache meanwhile.
+constexpr int kSliceColumns = 512;
+constexpr int kSlicePanels = 8;
+constexpr int kTokenBlock = 128;
+// Codes, and up to six vectors of floats for each block of columns.
+constexpr int64_t kSliceBytes = int64_t{kSliceColumns / kBlock} * 16 * (kBlock + 6 * 4);
+constexpr int64_t kMatmulScratch = kSliceBytes + int64_t{kSlicePanels} * kTokenBlock * 16 * 4;
+
 // out[t, row] (+)= w[row] . x[t] + bias[row], for the rows of panels [first_panel, last_panel).
 struct MatmulArgs {
     const PackedMatrix* w;
-    QuantisedRows xq;  // for quantised formats
-    const float* x;    // for float formats, (tokens, x_stride)
+    QuantisedRows xq;   // for quantised formats
+    PackedRows packed;  // the same activations; read if they are there
+    const float* x;     // for float formats, (tokens, x_stride)
     int64_t x_stride;
     float* out;  // (tokens, out_stride)
     int64_t out_stride;
@@ -88,6 +124,7 @@ struct MatmulArgs {
     int first_panel;
     int last_panel;
     int tokens;
+    uint8_t* scratch;  // kMatmulScratch bytes, 64-byte aligned; used if the activations are packed
 };
 
 // Attention of one span's queries over one layer's keys and values of one head. Over latents, a
@@ -284,6 +321,11 @@ struct Kernels {
     const char* name;
     int panel_rows;
     void (*matmul)(const MatmulArgs&);
+    // Matmuls of at least so many tokens are faster with packed activations; 0: none is.
+    int packs_from;
+    int tile_tokens;  // of packed activations, at most
+    // Packs the first columns of a tile of `rows`, which are `tokens` in all.
+    void (*pack)(const QuantisedRows& rows, int columns, int tokens, int tile, uint8_t* tiles);
     // x (n,) to int8 and a scale per block; n is a multiple of 32.
     void (*quantise)(const float* x, int n, int8_t* q, BlockScale* scales);
     // out = x / sqrt(mean(x**2) + eps) * w

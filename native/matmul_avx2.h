@@ -31,7 +31,8 @@ inline __m256i four_columns(const int8_t* p) {
     return _mm256_set1_epi32(v);
 }
 
-inline __m256i load_codes(const uint8_t* p) {
+using Codes = __m256i;
+inline Codes load_codes(const uint8_t* p) {
     return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
 }
 
@@ -45,6 +46,19 @@ inline __m256 bytes_to_float(const uint8_t* p, bool is_signed) {
 struct Scales {
     __m256 scale, minimum;
 };
+
+template <Format F>
+inline Scales shared_of(const uint8_t* header) {
+    constexpr Layout L = layout_of(F);
+    Scales shared = {};
+    if constexpr (L.header() > 0) shared.scale = halves_to_float(header);
+    if constexpr (L.header() > 2) shared.minimum = halves_to_float(header + 16);
+    if constexpr (L.factor != 1.0f) {
+        const __m256 factor = _mm256_set1_ps(L.factor);
+        shared = {_mm256_mul_ps(shared.scale, factor), _mm256_mul_ps(shared.minimum, factor)};
+    }
+    return shared;
+}
 
 template <Format F>
 inline Scales part_scale(const uint8_t* scales, const Scales& shared, int part) {
@@ -122,41 +136,75 @@ inline __m256i whole_codes(const uint8_t* codes) {
     return _mm256_shuffle_epi8(table, code);
 }
 
-// Minus the offset times the sum of a part's activations. A shift needs no scalar register.
-template <Format F, int Part>
-inline __m256i offset_sum(const BlockScale& scale) {
-    constexpr Layout L = layout_of(F);
-    const int32_t minus = L.parts == 1 ? scale.minus_sum : scale.minus_half_sum[Part];
-    if constexpr (L.offset == 0) {
-        return _mm256_setzero_si256();
-    } else if constexpr ((L.offset & (L.offset - 1)) != 0) {
-        return _mm256_set1_epi32(minus * L.offset);
-    } else {
-        return _mm256_slli_epi32(_mm256_set1_epi32(minus), __builtin_ctz(L.offset));
-    }
+inline __m256i negated_sums(const BlockScale& scale) {
+    int32_t sums;
+    std::memcpy(&sums, scale.minus_half_sum, 4);
+    return _mm256_set1_epi32(sums);
 }
 
 #if defined(__AVXVNNI__)
 
-constexpr bool kAddsToSums = true;  // whether multiply_groups adds to `dot`, or sets it
+// What slices.h is written with.
+#define HEDDLE_HAS_SLICES
+constexpr int kSliceTile = 6;  // the sums of more tokens do not stay in registers
+using Rows = __m256;
+inline void store_codes(uint8_t* p, Codes codes) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), codes);
+}
+inline Rows load_rows(const uint8_t* p) {
+    return _mm256_loadu_ps(reinterpret_cast<const float*>(p));
+}
+inline void store_rows(uint8_t* p, Rows rows) {
+    _mm256_storeu_ps(reinterpret_cast<float*>(p), rows);
+}
+inline Codes add_bytes(Codes codes, int more) {
+    return _mm256_add_epi8(codes, _mm256_set1_epi8(static_cast<char>(more)));
+}
+inline Codes all_lanes(int32_t v) { return _mm256_set1_epi32(v); }
+inline Codes add_products(Codes sums, Codes codes, Codes x) {
+    return _mm256_dpbusd_avx_epi32(sums, codes, x);
+}
+inline Rows fma(Rows a, float b, Rows c) { return _mm256_fmadd_ps(a, _mm256_set1_ps(b), c); }
 
-// Exact dot products of groups [G, End).
+// Adds the exact dot products of groups [G, End).
 template <Format F, int T, int G, int End>
-inline void multiply_groups(const uint8_t* codes, const int8_t* x, int64_t columns,
-                            __m256i (&dot)[T]) {
+inline void add_groups(const uint8_t* codes, const int8_t* x, int64_t columns, __m256i (&dot)[T]) {
     if constexpr (G < End) {
         const __m256i code = whole_codes<F, G>(codes);
 #pragma GCC unroll 8
         for (int t = 0; t < T; ++t) {
             dot[t] = _mm256_dpbusd_avx_epi32(dot[t], code, four_columns(x + t * columns + G * 4));
         }
-        multiply_groups<F, T, G + 1, End>(codes, x, columns, dot);
+        add_groups<F, T, G + 1, End>(codes, x, columns, dot);
     }
 }
 
-#else
+// The products of a part, offset included, as numbers that scaled_sum multiplies.
+template <Format F, int T, int Part>
+inline void multiply_part(const uint8_t* codes, const int8_t* x, const BlockScale* scales,
+                          int64_t columns, __m256i (&dot)[T]) {
+    constexpr Layout L = layout_of(F);
+    constexpr int kFirst = Part * kGroups / L.parts, kLast = (Part + 1) * kGroups / L.parts;
+    const __m256i factors = _mm256_set1_epi32(offset_factors(L, Part));
+#pragma GCC unroll 8
+    for (int t = 0; t < T; ++t) {
+        dot[t] = _mm256_set1_epi32(kZeroBits);
+        if constexpr (L.offset != 0) {
+            const __m256i sums = negated_sums(scales[t * (columns / kBlock)]);
+            dot[t] = _mm256_dpwssd_avx_epi32(dot[t], factors, sums);
+        }
+    }
+    add_groups<F, T, kFirst, kLast>(codes, x, columns, dot);
+}
 
-constexpr bool kAddsToSums = false;
+// `shift` is shift_of(scale).
+inline __m256 scaled_sum(__m256i dot, __m256 scale, __m256 shift) {
+    return _mm256_fmadd_ps(_mm256_castsi256_ps(dot), scale, shift);
+}
+
+inline __m256 shift_of(__m256 scale) { return _mm256_mul_ps(scale, _mm256_set1_ps(-kZero)); }
+
+#else
 
 template <int T>
 inline void zero(__m256i (&v)[T]) {
@@ -235,6 +283,28 @@ inline void multiply_groups(const uint8_t* codes, const int8_t* x, int64_t colum
     }
 }
 
+template <Format F, int T, int Part>
+inline void multiply_part(const uint8_t* codes, const int8_t* x, const BlockScale* scales,
+                          int64_t columns, __m256i (&dot)[T]) {
+    constexpr Layout L = layout_of(F);
+    constexpr int kFirst = Part * kGroups / L.parts, kLast = (Part + 1) * kGroups / L.parts;
+    multiply_groups<F, T, kFirst, kLast>(codes, x, columns, dot);
+    if constexpr (L.offset != 0) {
+        const __m256i factors = _mm256_set1_epi32(offset_factors(L, Part));
+#pragma GCC unroll 8
+        for (int t = 0; t < T; ++t) {
+            const __m256i sums = negated_sums(scales[t * (columns / kBlock)]);
+            dot[t] = _mm256_add_epi32(dot[t], _mm256_madd_epi16(factors, sums));
+        }
+    }
+}
+
+inline __m256 scaled_sum(__m256i dot, __m256 scale, __m256) {
+    return _mm256_mul_ps(_mm256_cvtepi32_ps(dot), scale);
+}
+
+inline __m256 shift_of(__m256) { return _mm256_setzero_ps(); }
+
 #endif
 
 // One part of a block: exact dot products, then one fused multiply-add per row and token, and one
@@ -243,22 +313,15 @@ template <Format F, int T, int Part>
 inline void add_part(const uint8_t* block, const Scales& shared, const int8_t* x,
                      const BlockScale* scales, int64_t columns, __m256 (&acc)[T]) {
     constexpr Layout L = layout_of(F);
-    constexpr int kFirst = Part * kGroups / L.parts, kLast = (Part + 1) * kGroups / L.parts;
     const int64_t blocks = columns / kBlock;
     __m256i dot[T];
-    if constexpr (kAddsToSums) {
-#pragma GCC unroll 8
-        for (int t = 0; t < T; ++t) dot[t] = offset_sum<F, Part>(scales[t * blocks]);
-    }
-    multiply_groups<F, T, kFirst, kLast>(block + L.scales() * kPanelRows, x, columns, dot);
+    multiply_part<F, T, Part>(block + L.scales() * kPanelRows, x, scales, columns, dot);
     const Scales part = part_scale<F>(block, shared, Part);
+    const __m256 shift = shift_of(part.scale);
 #pragma GCC unroll 8
     for (int t = 0; t < T; ++t) {
         const BlockScale& scale = scales[t * blocks];
-        if constexpr (!kAddsToSums && L.offset != 0) {
-            dot[t] = _mm256_add_epi32(dot[t], offset_sum<F, Part>(scale));
-        }
-        const __m256 scaled = _mm256_mul_ps(_mm256_cvtepi32_ps(dot[t]), part.scale);
+        const __m256 scaled = scaled_sum(dot[t], part.scale, shift);
         acc[t] = _mm256_fmadd_ps(scaled, _mm256_set1_ps(scale.d), acc[t]);
         if constexpr (L.minimum) {
             const float s = L.parts == 1 ? scale.s : scale.half_s[Part];
@@ -275,13 +338,7 @@ inline void quantised_tile(const MatmulArgs& a, const uint8_t* panel, int64_t to
     const int8_t* x = a.xq.q + token * columns;
     const BlockScale* scales = a.xq.scales + token * (columns / kBlock);
     for (int64_t at = 0; at < a.w->columns; at += L.blocks * kBlock) {
-        Scales shared = {};
-        if constexpr (L.header() > 0) shared.scale = halves_to_float(panel);
-        if constexpr (L.header() > 2) shared.minimum = halves_to_float(panel + 16);
-        if constexpr (L.factor != 1.0f) {
-            const __m256 factor = _mm256_set1_ps(L.factor);
-            shared = {_mm256_mul_ps(shared.scale, factor), _mm256_mul_ps(shared.minimum, factor)};
-        }
+        const Scales shared = shared_of<F>(panel);
         panel += L.header() * kPanelRows;
         for (int b = 0; b < L.blocks; ++b) {
             prefetch_ahead(panel);
@@ -342,6 +399,17 @@ inline void float_tile(const MatmulArgs& a, const uint8_t* panel, int64_t token,
     }
 }
 
+// Writes the sums of one token and one panel's rows.
+inline void write_sums(const MatmulArgs& a, int panel_index, int64_t token, const float* sums) {
+    const int row = panel_index * kPanelRows;
+    const int rows = a.w->rows - row < kPanelRows ? a.w->rows - row : kPanelRows;
+    float* out = a.out + token * a.out_stride + row;
+    for (int r = 0; r < rows; ++r) {
+        const float value = a.w->bias ? sums[r] + a.w->bias[row + r] : sums[r];
+        out[r] = a.accumulate ? out[r] + value : value;
+    }
+}
+
 template <Format F, int T>
 void tile(const MatmulArgs& a, int panel_index, int64_t token) {
     __m256 acc[T];
@@ -353,16 +421,10 @@ void tile(const MatmulArgs& a, int panel_index, int64_t token) {
     } else {
         float_tile<F, T>(a, panel, token, acc);
     }
-    const int row = panel_index * kPanelRows;
-    const int rows = a.w->rows - row < kPanelRows ? a.w->rows - row : kPanelRows;
     for (int t = 0; t < T; ++t) {
-        float* out = a.out + (token + t) * a.out_stride + row;
         float lanes[kPanelRows];
         _mm256_storeu_ps(lanes, acc[t]);
-        for (int r = 0; r < rows; ++r) {
-            const float value = a.w->bias ? lanes[r] + a.w->bias[row + r] : lanes[r];
-            out[r] = a.accumulate ? out[r] + value : value;
-        }
+        write_sums(a, panel_index, token + t, lanes);
     }
 }
 

@@ -170,15 +170,19 @@ inline void add_part(const uint8_t* block, const Scales& shared, const int8_t* x
                      const BlockScale* scales, int64_t columns, Rows (&acc)[T]) {
     constexpr Layout L = layout_of(F);
     constexpr int kFirst = Part * kGroups / L.parts, kLast = (Part + 1) * kGroups / L.parts;
-    constexpr int kSum = L.parts == 1 ? 0 : 1 + Part;  // of minus_sum, minus_half_sum[0], [1]
+    constexpr int kSum = L.parts == 1 ? 0 : 1 + Part;  // of s, half_s[0], half_s[1]
     const int64_t blocks = columns / kBlock;
     int32x4_t dot[T][2];
 #pragma GCC unroll 8
     for (int t = 0; t < T; ++t) {
         dot[t][0] = vdupq_n_s32(0);
         if constexpr (signed_offset(L) != 0) {
-            const int32x4_t sums = vld1q_s32(&scales[t * blocks].minus_sum);
-            dot[t][0] = vmulq_laneq_s32(vdupq_n_s32(signed_offset(L)), sums, kSum);
+            const int16x4_t offset = vdup_n_s16(signed_offset(L));
+            int32_t both;
+            std::memcpy(&both, scales[t * blocks].minus_half_sum, 4);
+            const int16x4_t sums = vreinterpret_s16_s32(vdup_n_s32(both));
+            dot[t][0] = vmull_lane_s16(offset, sums, Part);
+            if constexpr (L.parts == 1) dot[t][0] = vmlal_lane_s16(dot[t][0], offset, sums, 1);
         }
         dot[t][1] = dot[t][0];
     }

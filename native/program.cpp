@@ -38,7 +38,9 @@ Program::Program(ThreadPool& pool, const Kernels& kernels,
         throw std::invalid_argument("a step needs a token and a row");
     int widest = 1;
     for (const auto& cache : caches_) widest = std::max(widest, cache->head_dim());
-    for (auto& scratch : scratch_) scratch.resize(static_cast<size_t>(attend_scratch(widest)));
+    const int64_t floats =
+        std::max(attend_scratch(widest), kMatmulScratch / int64_t{sizeof(float)});
+    for (auto& scratch : scratch_) scratch.resize(static_cast<size_t>(floats));
 }
 
 Program::~Program() = default;
@@ -205,6 +207,20 @@ void Program::matmul(int in, std::vector<MatmulPart> parts, bool accumulate) {
             throw std::invalid_argument("buffer " + std::to_string(in) + " is not quantised");
         }
     }
+    append_matmul(in, std::move(parts), accumulate);
+}
+
+// A matmul of quantised matrices, after the instruction that packs its input, or of floats.
+void Program::append_matmul(int in, std::vector<MatmulPart> parts, bool accumulate) {
+    const bool quantised = std::any_of(parts.begin(), parts.end(), [](const MatmulPart& part) {
+        return is_quantised(part.matrix->packed().format);
+    });
+    if (quantised && kernels_.packs_from > 0) {
+        Buffer& b = at(in);
+        const size_t rows = b.values.size() / static_cast<size_t>(b.width);
+        b.packed.resize(rows * static_cast<size_t>(b.width / kBlock) * kPackedBlock);
+        append(make_pack(in));
+    }
     append(make_matmul(in, std::move(parts), accumulate));
 }
 
@@ -227,7 +243,7 @@ void Program::head_matmul(int in, std::vector<std::shared_ptr<const Matrix>> mat
         const int head = static_cast<int>(parts.size());
         parts.push_back({std::move(matrix), out, head * in_head, head * out_head});
     }
-    append(make_matmul(in, std::move(parts), false));
+    append_matmul(in, std::move(parts), false);
 }
 
 void Program::norm_heads(int in, std::vector<float> weight, float eps, int heads) {

@@ -266,6 +266,8 @@ class Program final : private Task {
         // The quantised copy; empty unless an instruction requests it.
         std::vector<int8_t> q;
         std::vector<BlockScale> scales;
+        // The quantised copy by tiles of tokens (PackedRows); empty unless a matmul reads it.
+        std::vector<uint8_t> packed;
         QuantisedRows quantised();
         // Codes from one row of the copy to the next. A matmul reads the same column of twelve rows
         // at once: a stride of 4,096 bytes would put all of them into one set of the first-level
@@ -274,6 +276,7 @@ class Program final : private Task {
     };
 
     void want_quantised(int buffer);
+    void append_matmul(int in, std::vector<MatmulPart> parts, bool accumulate);
     Buffer& at(int buffer);
     void same_shape(int a, int b);
     void check_per_token(int buffer);

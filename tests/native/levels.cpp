@@ -16,8 +16,10 @@
 #include "comparison.h"
 #include "file_blocks.h"
 #include "kernels.h"
+#include "line_floats.h"
 #include "simd.h"
 #include "storage.h"
+#include "tiles.h"
 
 using namespace heddle;
 
@@ -97,6 +99,8 @@ struct MatmulCase {
     int rows, columns;
     Floats x, bias, onto;  // bias and onto may be empty
     Quantised xq;
+    LineFloats scratch;
+    std::vector<uint8_t> packed;
     int stride() const { return rows + 3; }
 
     // The output of the first `tokens` tokens, gaps between rows included. The panels are taken in
@@ -113,6 +117,15 @@ struct MatmulCase {
         args.out_stride = stride();
         args.accumulate = !onto.empty();
         args.tokens = tokens;
+        if (is_quantised(format) && kernels.packs_from > 0 && tokens >= kernels.packs_from) {
+            packed.resize(static_cast<size_t>(tokens) * (columns / kBlock) * kPackedBlock);
+            for (int i = 0; i < tiles_of(tokens, kernels.tile_tokens); ++i) {
+                kernels.pack(args.xq, columns, tokens, i, packed.data());
+            }
+            args.packed = {packed.data(), columns / kBlock, 0};
+        }
+        scratch.resize(kMatmulScratch / sizeof(float));
+        args.scratch = reinterpret_cast<uint8_t*>(scratch.data());
         args.last_panel = matrix.panels() / 2;
         kernels.matmul(args);
         args.first_panel = args.last_panel;
@@ -237,7 +250,8 @@ void check_quantise() {
         const Quantised found = quantise(k, x);
         for (int b = 7; b < 7 + kBlock; ++b) {
             const BlockScale& scale = found.scales[static_cast<size_t>(b)];
-            if (scale.d == scale.d || scale.s == scale.s || scale.minus_sum != 0) return false;
+            if (scale.d == scale.d || scale.s == scale.s) return false;
+            if (scale.start != kZeroBits || scale.minus_half_sum[0] != 0) return false;
             for (float half : scale.half_s) {
                 if (half == half) return false;
             }

@@ -1,0 +1,209 @@
+// Matmuls of many tokens. A quantised panel is unpacked once for all of them, a slice of columns at
+// a time, into bytes and float32 scales. Activations are packed in the order in which a tile reads
+// them. The sums of some panels wait in the scratch for the next slice. The arithmetic of each sum,
+// and its order, are those of matmul_*.h.
+//
+// Written once for the levels that multiply a byte without sign by one with a sign. A level's
+// matmul_*.h defines Codes and Rows (a vector of a panel's rows), and their few operations.
+#pragma once
+
+#include <cstring>
+
+#include "kernels.h"
+#include "tiles.h"
+
+namespace {
+
+using namespace heddle;
+
+constexpr int kVector = kPanelRows * 4;  // bytes
+constexpr int kPacksFrom = 24;           // tokens; with fewer, unpacking costs more than it saves
+
+// A block of columns in a slice: for each part its scale, its shift and, if the format has one, its
+// minimum; then a byte for each code. kByteOffset stands in for the format's offset, if it has one.
+constexpr int part_bytes(bool minimum) { return (minimum ? 3 : 2) * kVector; }
+
+template <Format F, int G = 0>
+inline void unpack_groups(const uint8_t* codes, uint8_t* out) {
+    if constexpr (G < kGroups) {
+        constexpr int kMore = layout_of(F).offset == 0 ? 0 : kByteOffset - layout_of(F).offset;
+        const Codes code = whole_codes<F, G>(codes);
+        store_codes(out + G * kVector, kMore == 0 ? code : add_bytes(code, kMore));
+        unpack_groups<F, G + 1>(codes, out);
+    }
+}
+
+// Unpacks some columns of a panel, whole super-blocks.
+template <Format F>
+inline void unpack_slice(const uint8_t* panel, int columns, uint8_t* out) {
+    constexpr Layout L = layout_of(F);
+    for (int at = 0; at < columns; at += L.blocks * kBlock) {
+        const auto shared = shared_of<F>(panel);
+        panel += L.header() * kPanelRows;
+        for (int b = 0; b < L.blocks; ++b) {
+            for (int i = 0; i < L.parts; ++i) {
+                const auto part = part_scale<F>(panel, shared, i);
+                store_rows(out, part.scale);
+                store_rows(out + kVector, shift_of(part.scale));
+                if constexpr (L.minimum) store_rows(out + 2 * kVector, part.minimum);
+                out += part_bytes(L.minimum);
+            }
+            unpack_groups<F>(panel + L.scales() * kPanelRows, out);
+            panel += L.block() * kPanelRows;
+            out += kGroups * kVector;
+        }
+    }
+}
+
+// The numbers of T tokens' scales in a packed block, after the codes.
+template <int T>
+struct PackedScales {
+    float d[T], s[T], half_s[2][T];
+    int32_t start[T], half_start[2][T];
+};
+static_assert(sizeof(PackedScales<1>) == kPackedBlock - kBlock);
+
+template <int T>
+inline void pack_block(const QuantisedRows& rows, int64_t token, int64_t block, uint8_t* out) {
+    PackedScales<T> scales;
+    for (int t = 0; t < T; ++t) {
+        const int8_t* codes = rows.q + (token + t) * rows.columns + block * kBlock;
+        for (int g = 0; g < kGroups; ++g) std::memcpy(out + (g * T + t) * 4, codes + g * 4, 4);
+        const BlockScale& scale = rows.scales[(token + t) * (rows.columns / kBlock) + block];
+        scales.d[t] = scale.d;
+        scales.s[t] = scale.s;
+        scales.start[t] = scale.start;
+        for (int half = 0; half < 2; ++half) {
+            scales.half_s[half][t] = scale.half_s[half];
+            scales.half_start[half][t] = scale.half_start[half];
+        }
+    }
+    std::memcpy(out + T * kBlock, &scales, sizeof scales);
+}
+
+template <int T = kSliceTile>
+void pack_tile(const QuantisedRows& rows, int64_t blocks, int64_t token, int tokens, uint8_t* out) {
+    if constexpr (T > 0) {
+        if (tokens != T) return pack_tile<T - 1>(rows, blocks, token, tokens, out);
+        for (int64_t block = 0; block < blocks; ++block) {
+            pack_block<T>(rows, token, block, out + block * kPackedBlock * T);
+        }
+    }
+}
+
+void pack(const QuantisedRows& rows, int columns, int tokens, int tile, uint8_t* out) {
+    const int tiles = tiles_of(tokens, kSliceTile);
+    const int first = tile_begin(tokens, tiles, tile), end = tile_begin(tokens, tiles, tile + 1);
+    const int64_t blocks = columns / kBlock;
+    pack_tile(rows, blocks, first, end - first, out + first * blocks * kPackedBlock);
+}
+
+// One part of a slice's block. `of_part` has its scales, `codes` and `x` its groups.
+template <int Parts, bool Minimum, int T>
+inline void add_slice_part(const uint8_t* of_part, const uint8_t* codes, int part, const uint8_t* x,
+                           const PackedScales<T>& scales, Rows (&acc)[T]) {
+    Codes dot[T];
+    const int32_t* start = Parts == 1 ? scales.start : scales.half_start[part];
+#pragma GCC unroll 16
+    for (int t = 0; t < T; ++t) dot[t] = all_lanes(Minimum ? kZeroBits : start[t]);
+#pragma GCC unroll 8
+    for (int g = 0; g < kGroups / Parts; ++g) {
+        const Codes code = load_codes(codes + g * kVector);
+#pragma GCC unroll 16
+        for (int t = 0; t < T; ++t) {
+            int32_t four;
+            std::memcpy(&four, x + (g * T + t) * 4, 4);
+            dot[t] = add_products(dot[t], code, all_lanes(four));
+        }
+    }
+    const Rows factor = load_rows(of_part), shift = load_rows(of_part + kVector);
+    const float* s = Parts == 1 ? scales.s : scales.half_s[part];
+#pragma GCC unroll 16
+    for (int t = 0; t < T; ++t) {
+        acc[t] = fma(scaled_sum(dot[t], factor, shift), scales.d[t], acc[t]);
+        if constexpr (Minimum) acc[t] = fma(load_rows(of_part + 2 * kVector), s[t], acc[t]);
+    }
+}
+
+// Adds a slice's products with T tokens to their sums (T, kPanelRows).
+template <int Parts, bool Minimum, int T>
+void slice_tile(const uint8_t* slice, int blocks, const uint8_t* x, uint8_t* sums) {
+    constexpr int kPart = part_bytes(Minimum), kGroup = kGroups / Parts;
+    Rows acc[T];
+#pragma GCC unroll 16
+    for (int t = 0; t < T; ++t) acc[t] = load_rows(sums + t * kVector);
+    for (int b = 0; b < blocks; ++b) {
+        const uint8_t* codes = slice + Parts * kPart;
+        const auto& scales = *reinterpret_cast<const PackedScales<T>*>(x + T * kBlock);
+#pragma GCC unroll 2
+        for (int part = 0; part < Parts; ++part) {
+            add_slice_part<Parts, Minimum>(slice + part * kPart, codes + part * kGroup * kVector,
+                                           part, x + part * kGroup * T * 4, scales, acc);
+        }
+        slice = codes + kGroups * kVector;
+        x += kPackedBlock * T;
+    }
+#pragma GCC unroll 16
+    for (int t = 0; t < T; ++t) store_rows(sums + t * kVector, acc[t]);
+}
+
+template <int Parts, bool Minimum, int T = kSliceTile>
+void add_slice(const uint8_t* slice, int blocks, const uint8_t* x, int tokens, uint8_t* sums) {
+    if constexpr (T > 0) {
+        if (tokens != T) return add_slice<Parts, Minimum, T - 1>(slice, blocks, x, tokens, sums);
+        slice_tile<Parts, Minimum, T>(slice, blocks, x, sums);
+    }
+}
+
+// A run of tiles and a run of panels. All panels of one slice are multiplied before the next slice,
+// so that the slice's activations stay in the second-level cache.
+template <Format F>
+void multiply_slices(const MatmulArgs& a, int first_tile, int last_tile, int from, int to) {
+    constexpr Layout L = layout_of(F);
+    static_assert(L.minimum == (L.offset == 0), "a slice has minima, or codes with an offset");
+    const int tiles = tiles_of(a.tokens, kSliceTile);
+    const int first = tile_begin(a.tokens, tiles, first_tile);
+    const int last = tile_begin(a.tokens, tiles, last_tile);
+    uint8_t* const sums = a.scratch + kSliceBytes;
+    const int64_t panel_sums = int64_t{last - first} * kVector;
+    std::memset(sums, 0, static_cast<size_t>((to - from) * panel_sums));
+    for (int column = 0; column < a.w->columns; column += kSliceColumns) {
+        const int left = a.w->columns - column;
+        const int columns = left < kSliceColumns ? left : kSliceColumns;
+        const int64_t at = column / L.columns() * int64_t{L.super_block()} * kPanelRows;
+        const int64_t block = a.packed.first_block + column / kBlock;
+        for (int panel = from; panel < to; ++panel) {
+            unpack_slice<F>(a.w->panels + panel * a.w->panel_bytes + at, columns, a.scratch);
+            for (int i = first_tile; i < last_tile; ++i) {
+                const int token = tile_begin(a.tokens, tiles, i);
+                const int count = tile_begin(a.tokens, tiles, i + 1) - token;
+                const int64_t record = token * a.packed.blocks + block * count;
+                add_slice<L.parts, L.minimum>(
+                    a.scratch, columns / kBlock, a.packed.tiles + record * kPackedBlock, count,
+                    sums + (panel - from) * panel_sums + (token - first) * kVector);
+            }
+        }
+    }
+    for (int panel = from; panel < to; ++panel) {
+        for (int token = first; token < last; ++token) {
+            const uint8_t* of = sums + (panel - from) * panel_sums + (token - first) * kVector;
+            write_sums(a, panel, token, reinterpret_cast<const float*>(of));
+        }
+    }
+}
+
+template <Format F>
+void matmul_slices(const MatmulArgs& a) {
+    constexpr int kTiles = kTokenBlock / kSliceTile;
+    const int tiles = tiles_of(a.tokens, kSliceTile);
+    for (int tile = 0; tile < tiles; tile += kTiles) {
+        const int last_tile = tile + kTiles < tiles ? tile + kTiles : tiles;
+        for (int panel = a.first_panel; panel < a.last_panel; panel += kSlicePanels) {
+            const int last = panel + kSlicePanels;
+            multiply_slices<F>(a, tile, last_tile, panel,
+                               last < a.last_panel ? last : a.last_panel);
+        }
+    }
+}
+
+}  // namespace
