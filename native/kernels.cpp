@@ -64,7 +64,7 @@ void matmul_tiles(const MatmulArgs& a) {
 template <Format F>
 void matmul_format(const MatmulArgs& a) {
 #if defined(HEDDLE_HAS_SLICES)
-    if constexpr (is_quantised(F)) {
+    if constexpr (is_quantised(F) && sums_are_floats(layout_of(F))) {
         if (a.packed.tiles != nullptr) return matmul_slices<F>(a);
     }
 #endif

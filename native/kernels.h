@@ -59,10 +59,13 @@ struct PackedMatrix {
 // A dot product in int32 may begin with these bits, which are those of the float 1.5 * 2**23: then
 // its own bits, read as a float, are that float plus the sum, exactly, for sums below 2**22. So no
 // conversion is needed: fma(bits, scale, -kZero * scale) is the sum times the scale, rounded once,
-// as long as kZero * scale is exact. It is for all formats: their scales have at most 22 bits.
+// as long as kZero * scale is exact: scales have at most 22 bits.
 constexpr float kZero = 12582912.0f;
 constexpr int32_t kZeroBits = 0x4B400000;
 constexpr int kByteOffset = 128;  // of codes in slices
+
+// Whether a format's sums are read so: powers of two up to 2**127 times kZero are too large.
+constexpr bool sums_are_floats(const Layout& layout) { return layout.scale != Scale::kE8M0; }
 
 // Scale and sums of 32 activations for a matmul, beside their int8 codes q: x is about q * d. The
 // sums are over q, for the complete block and its halves. Minima of weights multiply them; offsets

@@ -179,7 +179,7 @@ inline void add_groups(const uint8_t* codes, const int8_t* x, int64_t columns, _
     }
 }
 
-// The products of a part, offset included, as numbers that scaled_sum multiplies.
+// The products of a part, offset included, as numbers that scaled_part multiplies.
 template <Format F, int T, int Part>
 inline void multiply_part(const uint8_t* codes, const int8_t* x, const BlockScale* scales,
                           int64_t columns, __m256i (&dot)[T]) {
@@ -188,7 +188,7 @@ inline void multiply_part(const uint8_t* codes, const int8_t* x, const BlockScal
     const __m256i factors = _mm256_set1_epi32(offset_factors(L, Part));
 #pragma GCC unroll 8
     for (int t = 0; t < T; ++t) {
-        dot[t] = _mm256_set1_epi32(kZeroBits);
+        dot[t] = _mm256_set1_epi32(sums_are_floats(L) ? kZeroBits : 0);
         if constexpr (L.offset != 0) {
             const __m256i sums = negated_sums(scales[t * (columns / kBlock)]);
             dot[t] = _mm256_dpwssd_avx_epi32(dot[t], factors, sums);
@@ -203,6 +203,13 @@ inline __m256 scaled_sum(__m256i dot, __m256 scale, __m256 shift) {
 }
 
 inline __m256 shift_of(__m256 scale) { return _mm256_mul_ps(scale, _mm256_set1_ps(-kZero)); }
+
+// The same of a dot product that multiply_part made.
+template <Format F>
+inline __m256 scaled_part(__m256i dot, __m256 scale, __m256 shift) {
+    if constexpr (sums_are_floats(layout_of(F))) return scaled_sum(dot, scale, shift);
+    return _mm256_mul_ps(_mm256_cvtepi32_ps(dot), scale);
+}
 
 #else
 
@@ -299,11 +306,13 @@ inline void multiply_part(const uint8_t* codes, const int8_t* x, const BlockScal
     }
 }
 
-inline __m256 scaled_sum(__m256i dot, __m256 scale, __m256) {
+// Sums are integers here, and the shift is not used.
+template <Format F>
+inline __m256 scaled_part(__m256i dot, __m256 scale, __m256) {
     return _mm256_mul_ps(_mm256_cvtepi32_ps(dot), scale);
 }
 
-inline __m256 shift_of(__m256) { return _mm256_setzero_ps(); }
+inline __m256 shift_of(__m256 scale) { return scale; }
 
 #endif
 
@@ -321,7 +330,7 @@ inline void add_part(const uint8_t* block, const Scales& shared, const int8_t* x
 #pragma GCC unroll 8
     for (int t = 0; t < T; ++t) {
         const BlockScale& scale = scales[t * blocks];
-        const __m256 scaled = scaled_sum(dot[t], part.scale, shift);
+        const __m256 scaled = scaled_part<F>(dot[t], part.scale, shift);
         acc[t] = _mm256_fmadd_ps(scaled, _mm256_set1_ps(scale.d), acc[t]);
         if constexpr (L.minimum) {
             const float s = L.parts == 1 ? scale.s : scale.half_s[Part];

@@ -166,11 +166,11 @@ inline void multiply_groups(const uint8_t* codes, const int8_t* x, int64_t colum
     }
 }
 
-// kZeroBits minus the offset times the sum of a part's activations.
+// kZeroBits, or 0 where sums are integers, minus the offset times the sum of a part's activations.
 template <Format F, int Part>
 inline __m512i start_of(const BlockScale& scale) {
     constexpr int32_t kFactors = offset_factors(layout_of(F), Part);
-    const __m512i zero = _mm512_set1_epi32(kZeroBits);
+    const __m512i zero = _mm512_set1_epi32(sums_are_floats(layout_of(F)) ? kZeroBits : 0);
     if constexpr (kFactors == 0) return zero;
     int32_t sums;
     std::memcpy(&sums, scale.minus_half_sum, 4);
@@ -180,6 +180,13 @@ inline __m512i start_of(const BlockScale& scale) {
 // A dot product that began with kZeroBits, times the scale. `shift` is -kZero * scale.
 inline __m512 scaled_sum(__m512i dot, __m512 scale, __m512 shift) {
     return _mm512_fmadd_ps(_mm512_castsi512_ps(dot), scale, shift);
+}
+
+// The same of a dot product that began with start_of.
+template <Format F>
+inline __m512 scaled_part(__m512i dot, __m512 scale, __m512 shift) {
+    if constexpr (sums_are_floats(layout_of(F))) return scaled_sum(dot, scale, shift);
+    return _mm512_mul_ps(_mm512_cvtepi32_ps(dot), scale);
 }
 
 inline __m512 shift_of(__m512 scale) { return _mm512_mul_ps(scale, _mm512_set1_ps(-kZero)); }
@@ -201,7 +208,7 @@ inline void add_part(const uint8_t* block, const Shared& shared, const int8_t* x
 #pragma GCC unroll 16
     for (int t = 0; t < T; ++t) {
         const BlockScale& scale = scales[t * blocks];
-        const __m512 scaled = scaled_sum(dot[t], part.scale, shift);
+        const __m512 scaled = scaled_part<F>(dot[t], part.scale, shift);
         acc[t] = _mm512_fmadd_ps(scaled, _mm512_set1_ps(scale.d), acc[t]);
         if constexpr (L.minimum) {
             const float s = L.parts == 1 ? scale.s : scale.half_s[Part];

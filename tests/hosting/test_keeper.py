@@ -124,3 +124,13 @@ def test_one_thread_begins_with_the_first_model_that_has_a_keep_alive(rig: Rig) 
     rig.look()
     [thread] = rig.threads
     assert thread.daemon
+
+
+def test_a_keeper_may_end_before_its_thread_first_looks(rig: Rig) -> None:
+    rig.add("in time", keep_alive=2 * LONG)
+    with rig.entries.lock:
+        rig.keeper.look()
+        [thread] = rig.threads
+        rig.keeper.end()
+    thread.join(PATIENCE)
+    assert not thread.is_alive()

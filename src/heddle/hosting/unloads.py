@@ -114,7 +114,7 @@ class Keeper:
                     if entry.in_flight:
                         entry.used_at = now
                 due = [entry.name for entry in kept if entry.used_at + entry.keep_alive <= now]
-                if not due:
+                if not due and not self._ended:
                     ends = [entry.used_at + entry.keep_alive - now for entry in kept]
                     self._changed.wait(min(ends, default=None))
                 if self._ended:

@@ -108,7 +108,7 @@ def test_eyes_and_ears_are_skipped_and_named(
     others = {f"model.{part}.first.weight": np.zeros((2, 2), np.float32) for part in parts}
     write_safetensors(folder / "model.safetensors", named | others)
     with (
-        caplog.at_level(logging.INFO),
+        caplog.at_level(logging.INFO, "heddle"),
         HuggingFaceCheckpoint.open(folder) as checkpoint,
     ):
         logits = ReferenceModel(checkpoint).logits(TOKENS)

@@ -274,7 +274,7 @@ def test_a_number_of_layers_that_is_none_is_refused(
 def test_the_log_says_that_prediction_heads_are_not_used(
     model: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.INFO):
+    with caplog.at_level(logging.INFO, "heddle"):
         build(model.checkpoint(tmp_path))
     assert "the model's 1 prediction heads are not used" in caplog.text
 
@@ -303,7 +303,7 @@ def test_the_log_names_tensors_of_mimos_prediction_heads(
     folder = MIMO.write_folder(tmp_path)
     heads = {"model.mtp.layers.0.eh_proj.weight": np.zeros((32, 64), np.float32)}
     write_safetensors(folder / "model.safetensors", MIMO.stored() | heads)
-    with caplog.at_level(logging.INFO), HuggingFaceCheckpoint.open(folder):
+    with caplog.at_level(logging.INFO, "heddle"), HuggingFaceCheckpoint.open(folder):
         pass
     assert "1 tensors beside the text model are not used: mtp" in caplog.text
 

@@ -266,6 +266,7 @@ def test_a_garbage_collection_does_not_count_in_the_time_of_a_mask(monkeypatch):
         clock[0] += 1.0
 
     monkeypatch.setattr(matching, "thread_time", lambda: clock[0])
+    monkeypatch.setattr(matching, "MASK_SECONDS", 0.5)
     usual = gc.get_threshold()
     gc.callbacks.append(collect)
     gc.set_threshold(1)
