@@ -274,7 +274,7 @@ inline QueryTile make_tile(const AttendArgs& a, int first_query, int count) {
         if (a.bias != nullptr) tile.bias[i] = a.bias + head * a.bias_stride - position;
         const int last = a.causal ? position : a.last_position;
         const bool windowed = a.window > 0;
-        tile.begin[i] = windowed && position >= a.window ? position + 1 - a.window : 0;
+        tile.begin[i] = first_seen(position, a.window, a.aligned);
         tile.end[i] = windowed && last - position >= a.window ? position + a.window : last + 1;
     }
     return tile;

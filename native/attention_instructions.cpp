@@ -105,6 +105,7 @@ class Attention : public Instruction {
         args.last_position = span.first_position + span.tokens - 1;
         args.causal = shape_.causal;
         args.window = shape_.window;
+        args.aligned = shape_.aligned;
         args.scale = shape_.scale;
         args.soft_cap = shape_.soft_cap;
         args.sinks = shape_.sinks.empty() ? nullptr : &shape_.sinks[first_head];
@@ -165,7 +166,7 @@ class Attend final : public Attention {
         const AttendItem& item = plan(p).items()[index];
         const Span& span = step(p).spans[item.span];
         const int position = span.first_position + item.first_token;
-        const int seen = shape().window > 0 ? std::max(position + 1 - shape().window, 0) : 0;
+        const int seen = first_seen(position, shape().window, shape().aligned);
         const int begin = std::max(seen, std::max(item.split, 0) * kSplitTokens);
         const int32_t page = span.tables[shape().cache].at(begin / kPageTokens);
         return cache(p, shape().cache).at(page, shape().layer, kv_head(item));

@@ -130,6 +130,13 @@ struct MatmulArgs {
     uint8_t* scratch;  // kMatmulScratch bytes, 64-byte aligned; used if the activations are packed
 };
 
+// The first position that a causal query sees; see AttendArgs::window.
+constexpr int first_seen(int position, int window, bool aligned) {
+    if (window == 0) return 0;
+    if (aligned) return position - position % window;
+    return position >= window ? position + 1 - window : 0;
+}
+
 // Attention of one span's queries over one layer's keys and values of one head. Over latents, a
 // query has two parts: value_dim elements in the space of latents, and a rotated part.
 struct AttendArgs {
@@ -153,6 +160,7 @@ struct AttendArgs {
     int last_position;     // of the step's last token of the sequence; read unless `causal`
     bool causal;           // whether a query sees no later positions
     int window;            // positions to one side, itself included, that a query sees; 0 for all
+    bool aligned;          // whether it sees its run of `window` positions instead, from the left
     float scale;           // of scores, then:
     float soft_cap;        // score = soft_cap * tanh(score / soft_cap); 0: no cap
     const float* sinks;    // (group,), a score of no position that joins each head's sum; or null

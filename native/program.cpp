@@ -540,6 +540,9 @@ void Program::attend(AttentionShape shape) {
     check_layer(shape.layer, shape.cache);
     const KvCache& kv = *caches_[shape.cache];
     if (shape.window < 0) throw std::invalid_argument("a window has at least one position");
+    if (shape.aligned && (shape.window == 0 || !shape.causal)) {
+        throw std::invalid_argument("only causal attention to a window can be aligned");
+    }
     if (shape.soft_cap < 0) throw std::invalid_argument("a soft cap is positive, or 0 for none");
     same_shape(shape.q, shape.out);
     if (shape.heads < 1) throw std::invalid_argument("attention has at least one head");

@@ -62,7 +62,8 @@ struct AttentionShape {
     float scale;
     int out;
     bool quantise;
-    int window = 0;  // see AttendArgs, also for the next three
+    int window = 0;  // see AttendArgs, also for the next four
+    bool aligned = false;
     bool causal = true;
     float soft_cap = 0.0f;
     std::vector<float> sinks = {};  // (heads,), or empty

@@ -444,9 +444,10 @@ void bind_program(nb::module_& m) {
             "attend",
             [](Program& self, int q, int layer, int heads, float scale, int window, int out,
                bool quantise, int cache, bool causal, float soft_cap,
-               const std::optional<Floats>& sinks, int bias) {
+               const std::optional<Floats>& sinks, int bias, bool aligned) {
                 AttentionShape shape = {q, layer, cache, heads, scale, out, quantise};
                 shape.window = window;
+                shape.aligned = aligned;
                 shape.causal = causal;
                 shape.soft_cap = soft_cap;
                 if (sinks) shape.sinks = vector_of(*sinks);
@@ -455,7 +456,8 @@ void bind_program(nb::module_& m) {
             },
             nb::arg("q"), nb::arg("layer"), nb::arg("heads"), nb::arg("scale"), nb::arg("window"),
             nb::arg("out"), nb::arg("quantise"), nb::arg("cache") = 0, nb::arg("causal") = true,
-            nb::arg("soft_cap") = 0.0f, nb::arg("sinks") = nb::none(), nb::arg("bias") = -1)
+            nb::arg("soft_cap") = 0.0f, nb::arg("sinks") = nb::none(), nb::arg("bias") = -1,
+            nb::arg("aligned") = false)
         .def("store_latents", &Program::store_latents, nb::arg("latent"), nb::arg("key"),
              nb::arg("layer"), nb::arg("cache"))
         .def(

@@ -367,6 +367,7 @@ class Program:
         soft_cap: float = 0.0,
         sinks: _Floats | None = None,
         bias: int = -1,
+        aligned: bool = False,
     ) -> None:
         """See AttentionSpec in heddle.models.ops; `sinks` are (heads,)."""
     def store_latents(self, latent: int, key: int, layer: int, cache: int) -> None: ...

@@ -58,9 +58,9 @@ def _own_file(model: TinyModel) -> str:
 
 def main() -> None:
     made_with = f"transformers {transformers.__version__}, torch {torch.__version__}"
-    families = FAMILIES | FOLDERS
-    for family in sys.argv[1:] or families:
-        models = [one for one in families[family] if one.logits_file.name == _own_file(one)]
+    for family in sys.argv[1:] or FAMILIES | FOLDERS:
+        models = FAMILIES.get(family, ()) + FOLDERS.get(family, ())
+        models = tuple(one for one in models if one.logits_file.name == _own_file(one))
         for file in {model.logits_file for model in models}:
             found = {one.name: logits(one) for one in models if one.logits_file == file}
             text = json.dumps({"made_with": made_with} | found)

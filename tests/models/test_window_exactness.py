@@ -17,9 +17,11 @@ from heddle.executors.cpu.load import load
 from heddle.scheduler.sequence import Sequence
 from heddle.state import PAGE_TOKENS, pages_for
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
+from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint
 from models.rig import CONTEXT, GREEDY, TEXT, Bits, Rig
 from models.tiny.gemma3 import TinyGemma3
 from models.tiny.gemma4 import TinyGemma4
+from models.tiny.llama4 import TinyLlama4
 from steps import execute
 
 if TYPE_CHECKING:
@@ -27,15 +29,19 @@ if TYPE_CHECKING:
 
     from heddle.executors.cpu.executor import CpuExecutor
     from heddle.sampling_params import SamplingParams
+    from heddle.weights.checkpoint import Checkpoint
     from models.tiny.base import TinyModel
 
 WINDOW = 40
 SIZES = {"heads": 4, "kv_heads": 2, "head_dim": 16, "window": WINDOW, "context": CONTEXT}
+CHUNKED = {name: size for name, size in SIZES.items() if name != "window"}
 MODELS = (
     TinyGemma3("windowed", tied=True, layers=7, **SIZES),
     TinyGemma4("windowed", tied=True, layers=6, shared=2, input_width=10, **SIZES),
+    TinyLlama4("chunked", tied=False, experts=5, chunk=WINDOW, growth=100, **CHUNKED),
 )
-"""The second has pages of two shapes. Two layers read the keys and values of other layers."""
+"""The second has pages of two shapes. Two layers read the keys and values of other layers. A token
+of the third sees its run of `WINDOW` positions."""
 DRAWN = replace(GREEDY, temperature=0.9, seed=7)
 LENGTHS = (600, 600, 300, 45, 20, 8, 599)
 PROMPTS = [[*TEXT[:length], tail] for tail, length in enumerate(LENGTHS, 1)]
@@ -44,14 +50,15 @@ PROMPTS = [[*TEXT[:length], tail] for tail, length in enumerate(LENGTHS, 1)]
 @pytest.fixture(scope="module", params=MODELS, ids=str)
 def checkpoint(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> GGUFCheckpoint:
+) -> Checkpoint:
     model: TinyModel = request.param
-    return GGUFCheckpoint.open(model.write(tmp_path_factory.mktemp("model") / "windowed.gguf"))
+    folder = tmp_path_factory.mktemp("model")
+    if isinstance(model, TinyLlama4):
+        return HuggingFaceCheckpoint.open(model.write_folder(folder))
+    return GGUFCheckpoint.open(model.write(folder / "windowed.gguf"))
 
 
-def alone(
-    checkpoint: GGUFCheckpoint, prompts: list[list[int]], params: SamplingParams
-) -> list[Bits]:
+def alone(checkpoint: Checkpoint, prompts: list[list[int]], params: SamplingParams) -> list[Bits]:
     """The results of each prompt if no page is ever released."""
     rig = Rig(checkpoint, slots=1, batch_tokens=CONTEXT, prefix_cache=False)
     assert keeps_all(rig), "steps as large as the context spare no page"
@@ -64,7 +71,7 @@ def keeps_all(rig: Rig) -> bool:
 
 
 @pytest.fixture(scope="module")
-def expected(checkpoint: GGUFCheckpoint) -> list[Bits]:
+def expected(checkpoint: Checkpoint) -> list[Bits]:
     results = alone(checkpoint, PROMPTS, GREEDY)
     assert len({str(result) for result in results}) == len(PROMPTS), "or they would prove little"
     return results
@@ -77,7 +84,7 @@ def pages_of(executor: CpuExecutor, count: int) -> int:
 
 @pytest.mark.parametrize("batch_tokens", [1, 7, 33, 200])
 def test_chunks_of_a_single_sequence_give_the_same_bits(
-    checkpoint: GGUFCheckpoint, expected: list[Bits], batch_tokens: int
+    checkpoint: Checkpoint, expected: list[Bits], batch_tokens: int
 ) -> None:
     rig = Rig(checkpoint, slots=1, batch_tokens=batch_tokens, prefix_cache=False)
     (window,) = rig.executor.memory.windows
@@ -88,7 +95,7 @@ def test_chunks_of_a_single_sequence_give_the_same_bits(
 
 @pytest.mark.parametrize("batch_tokens", [16, 100])
 def test_a_batch_gives_the_same_bits_cold_and_cached(
-    checkpoint: GGUFCheckpoint, expected: list[Bits], batch_tokens: int
+    checkpoint: Checkpoint, expected: list[Bits], batch_tokens: int
 ) -> None:
     rig = Rig(checkpoint, slots=4, batch_tokens=batch_tokens)
     assert rig.run(PROMPTS) == expected
@@ -97,7 +104,7 @@ def test_a_batch_gives_the_same_bits_cold_and_cached(
 
 
 def test_a_hit_ends_at_the_last_token_with_complete_windows(
-    checkpoint: GGUFCheckpoint, expected: list[Bits]
+    checkpoint: Checkpoint, expected: list[Bits]
 ) -> None:
     rig = Rig(checkpoint, slots=2, batch_tokens=32)
     assert rig.one_by_one(PROMPTS[:1]) == expected[:1]
@@ -107,9 +114,7 @@ def test_a_hit_ends_at_the_last_token_with_complete_windows(
     assert (again, rig.found) == (expected[:1], [600])
 
 
-def test_revoked_windowed_pages_shorten_a_hit(
-    checkpoint: GGUFCheckpoint, expected: list[Bits]
-) -> None:
+def test_revoked_windowed_pages_shorten_a_hit(checkpoint: Checkpoint, expected: list[Bits]) -> None:
     rig = Rig(checkpoint, slots=1, batch_tokens=32)
     rig.one_by_one(PROMPTS[:1])
     (group,) = rig.cache._pools.windows
@@ -122,7 +127,7 @@ def test_revoked_windowed_pages_shorten_a_hit(
 
 
 def test_requests_with_one_prefix_compute_it_once(
-    checkpoint: GGUFCheckpoint, expected: list[Bits]
+    checkpoint: Checkpoint, expected: list[Bits]
 ) -> None:
     rig = Rig(checkpoint, slots=4, batch_tokens=48)
     prompts = [[*TEXT[:500], tail] for tail in range(1, 5)]
@@ -130,7 +135,7 @@ def test_requests_with_one_prefix_compute_it_once(
     assert rig.scheduler.computed_prompt_tokens == 500 + len(prompts)
 
 
-def test_preempted_sequences_give_the_same_bits(checkpoint: GGUFCheckpoint) -> None:
+def test_preempted_sequences_give_the_same_bits(checkpoint: Checkpoint) -> None:
     """Four sequences start in 14 pages and need more later."""
     prompts, params = [TEXT[i : i + 90] for i in (0, 100, 200, 300)], replace(GREEDY, max_tokens=60)
     budget = pages_of(load(checkpoint, EngineConfig(context=CONTEXT, batch_tokens=32)), 14)
@@ -140,7 +145,7 @@ def test_preempted_sequences_give_the_same_bits(checkpoint: GGUFCheckpoint) -> N
 
 
 def alone_at_once(
-    checkpoint: GGUFCheckpoint, prompts: list[list[int]], params: SamplingParams
+    checkpoint: Checkpoint, prompts: list[list[int]], params: SamplingParams
 ) -> list[Bits]:
     """As `alone`, with the seeds of requests that run at once."""
     rig = Rig(checkpoint, slots=len(prompts), batch_tokens=CONTEXT, prefix_cache=False)
@@ -148,7 +153,7 @@ def alone_at_once(
     return rig.run(prompts, params)
 
 
-def test_sampled_tokens_are_the_same_with_few_pages(checkpoint: GGUFCheckpoint) -> None:
+def test_sampled_tokens_are_the_same_with_few_pages(checkpoint: Checkpoint) -> None:
     budget = pages_of(load(checkpoint, EngineConfig(context=CONTEXT, batch_tokens=24)), 19)
     rig = Rig(checkpoint, slots=3, batch_tokens=24, kv_cache=budget)
     expected = alone_at_once(checkpoint, PROMPTS, DRAWN)
@@ -158,7 +163,7 @@ def test_sampled_tokens_are_the_same_with_few_pages(checkpoint: GGUFCheckpoint) 
 
 
 def test_pages_restored_after_a_restart_give_the_same_bits(
-    checkpoint: GGUFCheckpoint, expected: list[Bits], tmp_path: Path
+    checkpoint: Checkpoint, expected: list[Bits], tmp_path: Path
 ) -> None:
     for found in (0, 5 * PAGE_TOKENS):
         rig = Rig(checkpoint, tmp_path / "disk", slots=2, batch_tokens=32)
@@ -171,7 +176,7 @@ def test_pages_restored_after_a_restart_give_the_same_bits(
 
 @pytest.mark.parametrize("tokens", [40, 500, CONTEXT])
 def test_a_sequence_holds_only_the_pages_that_its_windows_need(
-    checkpoint: GGUFCheckpoint, tokens: int
+    checkpoint: Checkpoint, tokens: int
 ) -> None:
     rig = Rig(checkpoint, slots=1, batch_tokens=32)
     memory = rig.executor.memory

@@ -362,8 +362,8 @@ void check_exp() {
 }
 
 // `variant`: causal attention, the same with capped scores and sinks, or attention to both sides,
-// or this with a bias by distance.
-enum class Variant { kCausal, kCappedWithSinks, kBothSides, kBiased };
+// or this with a bias by distance, or causal attention to runs.
+enum class Variant { kCausal, kCappedWithSinks, kBothSides, kBiased, kAligned };
 struct AttendCase {
     int tokens, first_position, group, head_dim, window;
     Variant variant = Variant::kCausal;
@@ -388,6 +388,9 @@ constexpr AttendCase kAttendCases[] = {
     {45, 0, 3, 64, 0, Variant::kBothSides},
     {300, 0, 2, 32, 40, Variant::kBothSides},
     {300, 0, 2, 32, 0, Variant::kBiased},
+    {70, 230, 2, 64, 40, Variant::kAligned},
+    {3, 1022, 2, 64, 512, Variant::kAligned},
+    {1, 700, 3, 32, 300, Variant::kAligned},
 };
 
 // A sequence's pages of one key/value head, out of order and with foreign ones between. What no
@@ -434,6 +437,7 @@ Floats attend(const Kernels& kernels, const AttendCase& c, const Pages& pages, c
     args.group = c.group;
     args.head_dim = args.value_dim = c.head_dim;
     args.window = c.window;
+    args.aligned = c.variant == Variant::kAligned;
     args.last_position = c.first_position + c.tokens - 1;
     args.causal = c.variant != Variant::kBothSides && c.variant != Variant::kBiased;
     args.scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim));
@@ -455,7 +459,7 @@ Floats attend(const Kernels& kernels, const AttendCase& c, const Pages& pages, c
         kernels.attend(args);
         return out;
     }
-    const int seen = c.window > 0 ? std::max(c.first_position + 1 - c.window, 0) : 0;
+    const int seen = first_seen(c.first_position, c.window, c.variant == Variant::kAligned);
     const int splits = (c.first_position + c.tokens - 1) / kSplitTokens + 1;
     const int64_t part = attend_part(c.tokens * c.group, c.head_dim);
     Floats parts(static_cast<size_t>(splits * part), -1.0f);

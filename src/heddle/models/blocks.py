@@ -11,10 +11,11 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from heddle.errors import ModelFileError
+from heddle.models.ops import RopeSpec
 from heddle.state import KvShape, Pages, Shared, Window
 
 if TYPE_CHECKING:
-    from heddle.models.ops import AttentionSpec, Loader, Ops, RopeSpec, Temperature
+    from heddle.models.ops import AttentionSpec, Loader, Ops, Temperature
     from heddle.state import StateKind
 
 A = TypeVar("A")
@@ -143,6 +144,7 @@ class Attention:
         rope, own = self.rope, self.source is None
         if rope is not None and self.takes_divisors:
             rope = with_stored_divisors(rope, loader)
+        turn = RopeSpec.still(spec.head_dim) if rope is None and self.temperature else rope
         has_values = own and not (self.keys_as_values and not loader.has(f"{name}.v"))
         return AttentionWeights(
             q=loader.linear(f"{name}.q", q_width * self.query_parts, self.width),
@@ -153,7 +155,7 @@ class Attention:
             k_norm=norm("k_norm", k_norm) if normed and own else None,
             v_norm=loader.filled(spec.head_dim) if self.norms_values and own else None,
             rope=rope,
-            q_rope=replace(rope, temperature=self.temperature) if rope is not None else None,
+            q_rope=replace(turn, temperature=self.temperature) if turn is not None else None,
             sinks=loader.vector(f"{name}.sinks", spec.heads) if self.has_sinks else None,
         )
 

@@ -9,6 +9,7 @@ Operations do not depend on how a weight is stored: `linear(x, w)` chooses its k
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from operator import mul
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
@@ -30,13 +31,14 @@ W_co = TypeVar("W_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Temperature:
-    """Growth of queries with their position p: by 1 + beta * ln(1 + floor(p / length)).
+    """Growth of queries with position p: by 1 + beta * ln(1 + floor((p + first) / length)).
 
-    Ministral 3 has it, after Llama 4 and Nakanishi 2025 (arXiv:2501.19399).
+    Ministral 3 has it, after Llama 4 (`first` 1) and Nakanishi 2025 (arXiv:2501.19399).
     """
 
     beta: float
     length: int
+    first: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,11 @@ class RopeSpec:
     first: int = 0
     offset: int = 0
 
+    @classmethod
+    def still(cls, dim: int) -> RopeSpec:
+        """A rotation by no angle, for factors on the elements alone."""
+        return cls(dim, 1.0, True, (math.inf,) * (dim // 2))
+
     def with_divisors(self, divisors: Sequence[float]) -> RopeSpec:
         """The same rotation, with each pair's frequency also divided by its divisor."""
         factors = self.factors or (1.0,) * (self.dim // 2)
@@ -80,8 +87,9 @@ class RopeSpec:
         """The factor on the rotated elements at each of the positions (T,): (T,)."""
         factors = np.full(len(positions), self.scale)
         if self.temperature is not None:
-            turns = np.floor(positions / self.temperature.length)
-            factors *= 1.0 + self.temperature.beta * np.log1p(turns)
+            growth = self.temperature
+            turns = np.floor((positions + growth.first) / growth.length)
+            factors *= 1.0 + growth.beta * np.log1p(turns)
         return factors
 
 
@@ -125,6 +133,7 @@ class AttentionSpec:
         head_dim: elements per head, the same for keys and values.
         scale: factor on query·key; the product is a score.
         window: number of positions that a token sees, itself included; 0: all up to itself.
+        aligned: whether positions are cut into runs of `window`, and a token sees those of its run.
         soft_cap: c turns each score s into c * tanh(s / c) before the softmax (Gemma Team 2024,
             arXiv:2408.00118); 0: no cap.
         causal: whether a token sees no later positions. If not, `window` counts on either side, and
@@ -140,6 +149,7 @@ class AttentionSpec:
     soft_cap: float = 0.0
     causal: bool = True
     bias: PositionBias | None = None
+    aligned: bool = False
 
 
 @dataclass(frozen=True, slots=True)

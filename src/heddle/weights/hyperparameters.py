@@ -96,6 +96,7 @@ HYPERPARAMETERS = {
     "mlp.result_scale": "factor on the result of feed-forward layers",
     "attention.temperature": "growth of queries with their position; 0: none",
     "attention.temperature_length": "positions after which queries grow by one more step",
+    "attention.chunk": "positions of a run, of which a token sees its own run; absent: no runs",
     "attention.score_cap": "soft cap on scores of attention; 0: no cap",
     "logit_cap": "soft cap on logits; 0: no cap",
     "logit_divisor": "divisor of logits",

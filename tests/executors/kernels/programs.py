@@ -109,8 +109,8 @@ def attention(
 ) -> Floats:
     """Attention of one sequence, whole or in chunks; q (T, heads * head_dim).
 
-    `variant` are options of the native instruction: `causal`, `soft_cap`, `sinks`. `bias` is a
-    `PositionBias`, or None.
+    `variant` are options of the native instruction: `causal`, `soft_cap`, `sinks`, `aligned`.
+    `bias` is a `PositionBias`, or None.
     """
     tokens = len(q)
     pages = -(-tokens // PAGE_TOKENS)

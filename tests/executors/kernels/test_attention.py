@@ -248,6 +248,33 @@ def test_a_bias_by_distance(causal, window, kv_type):
             np.testing.assert_array_equal(cut, whole)
 
 
+@every_type
+@pytest.mark.parametrize("window", [1, 40, 300, 700])
+def test_a_token_sees_its_run_of_positions(window, kv_type):
+    """Against float64 over each run by itself, and one result in any chunking."""
+    tokens = 600
+    q, k, v = random_inputs(np.random.default_rng(window), tokens, 2, 3, 32)
+    sizes = {"kv_heads": 2, "head_dim": 32, "scale": 0.2}
+    runs = [slice(first, first + window) for first in range(0, tokens, window)]
+    alone = [expected_attention(q[run], k[run], v[run], kv_type, **sizes) for run in runs]
+    options = sizes | {"window": window, "aligned": True}
+    whole = attention(ISA_LEVELS[-1], q, k, v, kv_type, **options)
+    np.testing.assert_allclose(whole, np.concatenate(alone), rtol=1e-4, atol=1e-5)
+    for isa in ISA_LEVELS:
+        for threads in (1, 3):
+            chunks = {"chunks": [250, *[1] * 10, 275, *[1] * 65], "threads": threads}
+            cut = attention(isa, q, k, v, kv_type, **options, **chunks)
+            np.testing.assert_array_equal(cut, whole)
+
+
+@pytest.mark.parametrize(("window", "causal"), [(0, True), (8, False)])
+def test_only_causal_windows_can_be_aligned(window, causal):
+    q = np.zeros((4, 32), np.float32)
+    sizes = {"kv_heads": 1, "head_dim": 32, "scale": 1.0, "window": window, "causal": causal}
+    with pytest.raises(ValueError, match="only causal attention to a window can be aligned"):
+        attention("portable", q, q, q, **sizes, aligned=True)
+
+
 def test_slopes_halve_from_head_to_head():
     """Those of 12 heads, no power of 2: the 8 of 8 heads, then every other one of 16 heads."""
     eight = [0.5**i for i in range(1, 9)]

@@ -1,4 +1,4 @@
-"""Llama 4: the end of its dense context, its layers, and what is refused."""
+"""Llama 4: its chunks, its layers, and what is refused."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from heddle.errors import UnsupportedModelError
+from heddle.errors import ModelFileError, UnsupportedModelError
 from heddle.models.blocks import QueryKeyNorm
 from heddle.models.build import build
 from heddle.models.experts import MixtureOfExperts
+from heddle.models.ops import Temperature
 from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint
 from models.attentions import attentions
 from models.tiny.llama4 import MODELS
@@ -30,27 +31,48 @@ def built(folder: Path) -> Decoder:
 
 
 @pytest.mark.parametrize(
-    ("changes", "context"),
+    ("changes", "chunk", "growth"),
     [
-        ({}, 8191),
-        ({"attn_temperature_tuning": False}, 8192),
-        ({"attention_chunk_size": 64}, 64),
-        ({"floor_scale": 50}, 49),
-        ({"attention_chunk_size": None, "attn_temperature_tuning": False}, 20_000),
+        ({}, 8192, Temperature(0.1, 8192, 1)),
+        ({"attn_temperature_tuning": False}, 8192, None),
+        ({"attention_chunk_size": 64}, 64, Temperature(0.1, 8192, 1)),
+        ({"attention_chunk_size": 20_000}, 0, Temperature(0.1, 8192, 1)),
+        ({"floor_scale": 50, "attn_scale": 0.2}, 8192, Temperature(0.2, 50, 1)),
+        ({"attention_chunk_size": None, "attn_temperature_tuning": False}, 0, None),
     ],
 )
-def test_the_context_ends_before_the_second_chunk(
-    changes: dict[str, object], context: int, tmp_path: Path
+def test_rotated_layers_have_chunks_and_the_others_grow(
+    changes: dict[str, object], chunk: int, growth: Temperature | None, tmp_path: Path
 ) -> None:
-    folder = LONG.write_folder(tmp_path, **changes)
-    assert built(folder).shape.context == context
+    model = built(LONG.write_folder(tmp_path, **changes))
+    assert model.shape.context == 20_000
+    for one in attentions(model):
+        rotated = one.rope is not None
+        assert one.spec.window == (chunk if rotated else 0)
+        assert one.spec.aligned is (rotated and chunk > 0)
+        assert one.temperature == (None if rotated else growth)
 
 
 def test_a_gguf_file_has_the_chunks_of_the_published_models(tmp_path: Path) -> None:
-    assert build(LONG.checkpoint(tmp_path)).shape.context == 8191
-    whole = build(LONG.checkpoint(tmp_path, {"llama4.attention.sliding_window": 0}))
-    assert whole.shape.context == 20_000
-    assert all(one.rope is not None for one in attentions(whole))
+    model = build(LONG.checkpoint(tmp_path))
+    assert [one.spec.window for one in attentions(model)] == [8192, 8192, 8192, 0, 8192]
+    assert attentions(model)[3].temperature == Temperature(0.1, 8192, 1)
+    whole = attentions(build(LONG.checkpoint(tmp_path, {"llama4.attention.sliding_window": 0})))
+    assert all(one.rope is not None for one in whole)
+    assert all(one.spec.window == 0 and one.temperature is None for one in whole)
+
+
+@pytest.mark.parametrize("name", ["attention_chunk_size", "floor_scale", "attn_scale"])
+@pytest.mark.parametrize("value", [0, -8, "many", 2.5e300])
+def test_chunks_and_growth_that_make_no_sense_are_refused(
+    name: str, value: object, tmp_path: Path
+) -> None:
+    folder = LONG.write_folder(tmp_path, **{name: value})
+    if (name, value) == ("attn_scale", 0):
+        assert attentions(built(folder))[3].temperature is None
+        return
+    with pytest.raises(ModelFileError, match=name):
+        built(folder)
 
 
 @pytest.mark.parametrize("changes", [{}, {"no_rope_layers": [1, 1, 1, 0, 1]}])

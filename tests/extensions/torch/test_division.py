@@ -27,6 +27,7 @@ from heddle.step import Chunk, Scoring, StepPlan
 from heddle.weights.mix import Mix
 from models.tiny import MODELS, mimo_v2, qwen3_moe
 from models.tiny.base import TOKENS
+from models.tiny.bloom import TinyBloom
 from models.tiny.llama import PLAIN
 from models.window_pages import windows_of
 
@@ -150,7 +151,10 @@ def no_constants(_name: str, width: int) -> tuple[float, ...]:
     return (1.0,) * width
 
 
-@pytest.mark.parametrize("model", MODELS, ids=str)
+DIVISIBLE = [model for model in MODELS if not isinstance(model, TinyBloom)]  # it has ALiBi
+
+
+@pytest.mark.parametrize("model", DIVISIBLE, ids=str)
 def test_ranks_compute_together_what_one_computes(model: TinyModel, tmp_path: Path) -> None:
     """Keys and values in f16 may round the other way. The bits are those of any chunks."""
     if not fitting(model, tmp_path):  # attention and recurrence have no common divisor
@@ -162,6 +166,15 @@ def test_ranks_compute_together_what_one_computes(model: TinyModel, tmp_path: Pa
     assert np.median(abs(first - expected)) < 2e-4
     for other in (*others, *together.logits(TOKENS, [1, 5])):
         np.testing.assert_array_equal(other, first)
+
+
+def test_a_bias_by_distance_is_not_divided(tmp_path: Path) -> None:
+    (model,) = (one for one in MODELS if isinstance(one, TinyBloom))
+    checkpoint = model.checkpoint(tmp_path)
+    decoder = build(checkpoint)
+    forward = record(decoder, decoder.load(Claims(checkpoint, MIX, no_constants)))
+    with pytest.raises(ConfigError, match="a bias by distance cannot be divided"):
+        Division(forward, 3)
 
 
 def test_columns_that_zeros_follow_are_not_divided(tmp_path: Path) -> None:

@@ -24,8 +24,9 @@ from heddle.executors.devices import loader
 from heddle.extensions.reference.model import ReferenceModel
 from heddle.step import Binding, Chunk, Scoring, StepPlan, WindowPages
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
+from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint
 from heddle.weights.tensor_types import TensorType
-from models.tiny import MODELS, gpt_oss
+from models.tiny import MODELS, gpt_oss, llama4
 from models.tiny.base import TOKENS
 from models.tiny.gemma3 import TinyGemma3
 from models.tiny.llama import PLAIN
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
     from heddle.executor import Executor
     from heddle.outputs import PromptLogprob
+    from heddle.weights.checkpoint import Checkpoint
     from models.tiny.base import TinyModel
 
 torch = pytest.importorskip("torch")
@@ -72,7 +74,15 @@ def test_a_family_agrees_with_the_reference_in_any_chunks_and_company(
     model: TinyModel, tmp_path: Path
 ) -> None:
     """Both keep keys and values in f16; a few of them round the other way."""
-    checkpoint = GGUFCheckpoint.open(model.write(tmp_path / "tiny.gguf"))
+    check_against_the_reference(GGUFCheckpoint.open(model.write(tmp_path / "tiny.gguf")))
+
+
+def test_runs_of_positions_agree_with_the_reference(tmp_path: Path) -> None:
+    (model,) = llama4.FOLDERS
+    check_against_the_reference(HuggingFaceCheckpoint.open(model.write_folder(tmp_path)))
+
+
+def check_against_the_reference(checkpoint: Checkpoint) -> None:
     executor = load(checkpoint, replace(CONFIG, batch_tokens=64))
     found = scores(executor, TOKENS, [])
     expected = ReferenceModel(checkpoint).logits(TOKENS, "f16")[: len(found)].astype(np.float64)

@@ -1,6 +1,6 @@
 """Small random models of each architecture: a file for each family, found by its name.
 
-A family's file exports `MODELS`, or `FOLDERS` if GGUF has no such architecture.
+A family's file exports `MODELS`, and `FOLDERS` of what GGUF has not.
 `data/ARCHITECTURE_logits.json` has their logits.
 """
 
@@ -25,6 +25,6 @@ FAMILIES: dict[str, tuple[TinyModel, ...]] = {
 FOLDERS: dict[str, tuple[TinyModel, ...]] = {
     name: file.FOLDERS for name, file in _FILES.items() if hasattr(file, "FOLDERS")
 }
-"""Those of families that no GGUF file has."""
+"""Those that no GGUF file can be."""
 
 MODELS = tuple(model for models in FAMILIES.values() for model in models)

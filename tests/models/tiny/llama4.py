@@ -38,6 +38,8 @@ class TinyLlama4(TinyMixture):
     used: int = 1
     step: int = 1
     normed: bool = True
+    chunk: int = 0
+    growth: int = 0
 
     def config(self) -> dict[str, object]:
         return super().config() | {
@@ -47,6 +49,8 @@ class TinyLlama4(TinyMixture):
             "no_rope_layers": [],
             "no_rope_layer_interval": 4,
             "use_qk_norm": self.normed,
+            **({"attention_chunk_size": self.chunk} if self.chunk else {}),
+            **({"floor_scale": self.growth, "attn_scale": 0.3} if self.growth else {}),
         }
 
     def metadata(self) -> dict[str, object]:
@@ -72,6 +76,12 @@ class TinyLlama4(TinyMixture):
         return transposed(super().stored())
 
 
+FOLDERS = (
+    TinyLlama4(
+        "chunked", heads=4, kv_heads=2, head_dim=16, tied=False, experts=5, chunk=5, growth=3
+    ),
+)
+"""GGUF files have the chunks of the published models."""
 MODELS = (
     TinyLlama4("scout", heads=4, kv_heads=2, head_dim=16, tied=False, experts=5),
     TinyLlama4(

@@ -292,6 +292,7 @@ class _Lowering:
             soft_cap=spec.soft_cap,
             sinks=None if node.sinks is None else node.sinks.values,
             bias=self._bias_table(spec),
+            aligned=spec.aligned,
         )
         if not fused:
             self._quantise_apart(node)

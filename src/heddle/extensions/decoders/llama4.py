@@ -1,8 +1,7 @@
 """Llama 4, the text part: one expert a token, whose input is weighed, and a shared expert.
 
 Every fourth layer has no positions, and its queries grow with the number of chunks of the text. In
-the other layers a token sees its chunk. Within the first chunk both are plain attention, and Heddle
-serves no longer context.
+the other layers a token sees its chunk.
 
 Meta 2025 (https://huggingface.co/meta-llama/Llama-4-Scout-17B-16E-Instruct); `transformers`,
 `llama4`; llama.cpp, `llama4.cpp`.
@@ -21,6 +20,7 @@ from heddle.models.blocks import Attention, Layer, QueryKeyNorm
 from heddle.models.decoder import Decoder
 from heddle.models.experts import MixtureOfExperts, feed_forwards
 from heddle.models.family import Family
+from heddle.models.ops import Temperature
 from heddle.models.positions import rope
 from heddle.weights.gguf.names import INTERLEAVED, GGUFNames
 from heddle.weights.huggingface.names import FolderNames
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 _PERIOD = 4
 _CHUNK = 8192
+_GROWTH = {"attention.temperature": 0.1, "attention.temperature_length": _CHUNK}
 _MAVERICK = 128
 """Its number of experts. llama.cpp too knows by it that queries and keys have no norms."""
 
@@ -48,16 +49,22 @@ def build(hyperparameters: Hyperparameters, context: int) -> Decoder:
     read = hyperparameters
     sizes = read_sizes(read)
     shape, eps = sizes.shape, sizes.norm_eps
-    positions, spec = rope(read, shape.head_dim, context), sizes.attention(read)
+    positions, everywhere = rope(read, shape.head_dim, context), sizes.attention(read)
+    within, growth = everywhere, None
+    if read.get("attention.chunk") is not None and read.integer("attention.chunk") < shape.context:
+        within = replace(everywhere, window=read.integer("attention.chunk"), aligned=True)
+    if read.get("attention.temperature"):
+        length = read.integer("attention.temperature_length")
+        growth = Temperature(read.number("attention.temperature"), length, first=1)
     norm = QueryKeyNorm.PLAIN if read.flag("attention.plain_norms", True) else QueryKeyNorm.NONE
     activation = read.choice("activation", ("silu",), "silu")
     mlps = feed_forwards(read, sizes, activation, scoring="sigmoid", normalised=False)
 
     def layer(rotated: bool, mlp: FeedForward) -> Layer:
         if rotated:
-            attention = Attention(shape.width, spec, positions, norm, eps)
+            attention = Attention(shape.width, within, positions, norm, eps)
         else:
-            attention = Attention(shape.width, spec, None)
+            attention = Attention(shape.width, everywhere, None, temperature=growth)
         return Layer(attention, _weighing_input(read, mlp), eps)
 
     layers = map(layer, read_rotated(read, shape.layers, _PERIOD), mlps)
@@ -76,14 +83,14 @@ def _weighing_input(read: Hyperparameters, mlp: FeedForward) -> FeedForward:
 
 
 def _read_metadata(values: dict[str, Any], metadata: Mapping[str, object]) -> None:
-    """What files do not name. A window of 0 means that there are no chunks (llama.cpp)."""
+    """What files do not name. A window of 0 means no chunks, and no growth (llama.cpp)."""
     layers, step = values.get("layers"), metadata.get("interleave_moe_layer_step")
     if isinstance(layers, int) and isinstance(step, int) and step > 0:
         values["expert_layers"] = [(layer + 1) % step == 0 for layer in range(layers)]
     if metadata.get("attention.sliding_window") == 0:
         values["rope.layer_period"] = (layers if isinstance(layers, int) else 0) + 1
     else:
-        values["dense_context"] = _CHUNK - 1
+        values |= {"attention.chunk": _CHUNK} | _GROWTH
     values.pop("window", None)
     values["attention.plain_norms"] = values.get("experts") != _MAVERICK
     if "expert_width" in values:
@@ -101,14 +108,18 @@ def _read_config(config: Config) -> Config:
         found["expert_layers"] = [layer in among for layer in range(layers)]
     elif isinstance(layers, int) and isinstance(step, int) and step > 0:
         found["expert_layers"] = [(layer + 1) % step == 0 for layer in range(layers)]
-    ends = [config.get("attention_chunk_size", _CHUNK)]
-    if config.get("attn_temperature_tuning", True):
-        growing = config.get("floor_scale", _CHUNK)  # from its last position on
-        ends.append(growing - 1 if isinstance(growing, int) else None)
-    within = [end for end in ends if isinstance(end, int)]
-    return found | ({"dense_context": min(within)} if within else {})
+    defaults = {"attention.chunk": _CHUNK} | _GROWTH
+    found |= {name: defaults[name] for name, key in _OF_CHUNKS.items() if key not in config}
+    if not config.get("attn_temperature_tuning", True):
+        found["attention.temperature"] = None
+    return found
 
 
+_OF_CHUNKS = {
+    "attention.chunk": "attention_chunk_size",
+    "attention.temperature": "attn_scale",
+    "attention.temperature_length": "floor_scale",
+}
 _PARTS = ("gate", "up", "down")
 _LAYER = {
     "mlp.router": "feed_forward.router",
@@ -125,6 +136,7 @@ FAMILY = Family(
                 "mlp_width": "intermediate_size_mlp",
                 "expert_width": "intermediate_size",
                 "shared_expert_width": "intermediate_size",
+                **_OF_CHUNKS,
             },
             values=INTERLEAVED,
             layer=_LAYER,

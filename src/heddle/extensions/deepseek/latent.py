@@ -9,7 +9,6 @@ chunks.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -131,8 +130,7 @@ class LatentAttention:
         turn = replace(rope.at(self.key_dim), temperature=self.temperature)
         if self.temperature is None:
             return (turn,)
-        still = (math.inf,) * (self.key_dim // 2)
-        return turn, RopeSpec(self.key_dim, 1.0, True, still, temperature=self.temperature)
+        return turn, replace(RopeSpec.still(self.key_dim), temperature=self.temperature)
 
 
 def latent_attention(

@@ -501,6 +501,9 @@ def _attention(
     if not spec.causal:
         distance = np.abs(distance)
     hidden = (distance < 0) | (distance >= (spec.window or positions))
+    if spec.aligned:
+        runs = np.arange(positions) // spec.window
+        hidden |= runs[start : start + queries, None] != runs
     q = q.reshape(queries, spec.heads, spec.head_dim)
     keys = keys.reshape(positions, spec.kv_heads, spec.head_dim)
     values = values.reshape(positions, spec.kv_heads, spec.head_dim)

@@ -37,7 +37,7 @@ class Shape:
         heads, kv_heads: query heads, and heads of keys and values.
         key_dim: elements of a key.
         value_dim: elements of a value.
-        scale, window, soft_cap, causal, bias: as in `heddle.models.ops.AttentionSpec`.
+        scale, window, soft_cap, causal, bias, aligned: as in `heddle.models.ops.AttentionSpec`.
     """
 
     heads: int
@@ -49,6 +49,7 @@ class Shape:
     soft_cap: float = 0.0
     causal: bool = True
     bias: PositionBias | None = None
+    aligned: bool = False
 
     @property
     def columns(self) -> int:
@@ -91,7 +92,7 @@ def attend(
     )
     merged = _Merged(tiles, shape, q.device)
     for split in range(layout.splits):
-        masks = layout.masks(split, shape.window, causal=shape.causal)
+        masks = layout.masks(split, shape.window, causal=shape.causal, aligned=shape.aligned)
         if len(masks.tiles):
             pages = layout.split_pages(group, split, masks.tiles)
             asked, bias = by_tile[masks.tiles], _bias(shape, layout, masks.tiles, split)

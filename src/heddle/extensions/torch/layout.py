@@ -159,7 +159,7 @@ class Layout:
     runs: list[tuple[slice, Chunk]]
     splits: int
     states: torch.Tensor | None = None
-    _masks: dict[tuple[int, int, bool], Masks] = field(default_factory=dict)
+    _masks: dict[tuple[int, int, bool, bool], Masks] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -206,9 +206,9 @@ class Layout:
         slots = torch.where(unknown, self.facts[self.token_runs, 3], 0)  # padding has no slot
         self.tokens.copy_(torch.where(unknown, latest[slots], self.tokens))
 
-    def masks(self, split: int, window: int, *, causal: bool) -> Masks:
+    def masks(self, split: int, window: int, *, causal: bool, aligned: bool = False) -> Masks:
         """The masks of the split with this number. All layers of a step share the result."""
-        key = split, window, causal
+        key = split, window, causal, aligned
         if key not in self._masks:
             seen = torch.arange(split * SPLIT, (split + 1) * SPLIT, device=self.device)
             distance = self.queries[:, None, :] - seen[None, :, None]
@@ -216,6 +216,8 @@ class Layout:
             near = distance >= 0 if causal else torch.ones_like(inside)
             if window:
                 near = near & (distance.abs() < window)
+            if aligned:
+                near = near & ((self.queries // window)[:, None, :] == (seen // window)[:, None])
             visible = near & inside
             tiles = visible.any(2).any(1).nonzero()[:, 0]
             self._masks[key] = Masks(tiles, visible[tiles])

@@ -57,6 +57,7 @@ def attention_shape(spec: AttentionSpec) -> Shape:
         spec.soft_cap,
         spec.causal,
         spec.bias,
+        spec.aligned,
     )
 
 

@@ -124,7 +124,7 @@ def _is_null(config: Config, key: str) -> bool:
 
 
 def _label(keys: Mapping[str, str], name: str) -> str:
-    if name in _ROPE:
+    if name in _ROPE and name not in keys:
         return f"rope_parameters.{_ROPE[name]}"
     others = {
         "rope.scaling": "rope_parameters.rope_type",

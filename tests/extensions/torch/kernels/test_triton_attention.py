@@ -69,6 +69,7 @@ def queries(shape: Shape, count: int):
 SHAPES = {
     "grouped": Shape(6, 2, 20, 20, 0.25),
     "window": Shape(2, 2, 16, 16, 0.25, window=100),  # more than a block
+    "runs": Shape(2, 2, 16, 16, 0.25, window=100, aligned=True),
     "soft cap": Shape(3, 1, 16, 16, 0.5, soft_cap=2.0),
     "two-sided": Shape(2, 1, 16, 16, 0.3, causal=False),
     "two-sided window": Shape(2, 1, 16, 16, 0.3, window=7, causal=False),
@@ -99,7 +100,7 @@ def test_pages_of_other_types_have_their_values(kv_type: str) -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["grouped", "window"])
+@pytest.mark.parametrize("name", ["grouped", "window", "runs"])
 def test_a_query_has_the_same_bits_in_any_chunks_and_company(name: str) -> None:
     shape, first = SHAPES[name], SPLIT - 3
     count = END - first

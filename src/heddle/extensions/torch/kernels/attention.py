@@ -39,7 +39,7 @@ _MOST_VALUES = 128
 
 
 @triton.jit
-def seen(queries, end, WINDOW: tl.constexpr, CAUSAL: tl.constexpr):
+def seen(queries, end, WINDOW: tl.constexpr, ALIGNED: tl.constexpr, CAUSAL: tl.constexpr):
     """The range of positions that the queries of a tile see. -1 is no query."""
     least = tl.min(tl.where(queries >= 0, queries, end), 0)
     most = tl.max(queries, 0)
@@ -48,12 +48,17 @@ def seen(queries, end, WINDOW: tl.constexpr, CAUSAL: tl.constexpr):
         last = tl.minimum(end, most + 1)
     if WINDOW > 0:
         first = tl.maximum(least - WINDOW + 1, 0)
+        if ALIGNED:
+            first = least // WINDOW * WINDOW
         last = tl.minimum(last, most + WINDOW)
     return first, last
 
 
 @triton.jit
-def visible_to(queries, positions, end, WINDOW: tl.constexpr, CAUSAL: tl.constexpr):
+def visible_to(
+    queries, positions, end,
+    WINDOW: tl.constexpr, ALIGNED: tl.constexpr, CAUSAL: tl.constexpr,
+):  # fmt: skip
     """Whether queries (columns) see positions (rows)."""
     distance = queries[None, :] - positions[:, None]
     visible = (queries >= 0)[None, :] & (positions < end)[:, None]
@@ -61,6 +66,8 @@ def visible_to(queries, positions, end, WINDOW: tl.constexpr, CAUSAL: tl.constex
         visible = visible & (distance >= 0)
     if WINDOW > 0:
         visible = visible & (tl.abs(distance) < WINDOW)
+    if ALIGNED:
+        visible = visible & (queries[None, :] // WINDOW == positions[:, None] // WINDOW)
     return visible
 
 
@@ -91,7 +98,8 @@ def _attend_split(
     mixed_out, peaks, sums, q, factors, tile_rows, queries, ends, tables,
     key_codes, key_scales, value_codes, value_scales,
     first_tile, splits, numbers, heads, shared, key_dim, value_dim, key_width, value_width, scale,
-    SOFT_CAP: tl.constexpr, WINDOW: tl.constexpr, CAUSAL: tl.constexpr, KIND: tl.constexpr,
+    SOFT_CAP: tl.constexpr, WINDOW: tl.constexpr, ALIGNED: tl.constexpr, CAUSAL: tl.constexpr,
+    KIND: tl.constexpr,
     KEY_PIECE: tl.constexpr, VALUES: tl.constexpr, VALUE_PARTS: tl.constexpr,
     HEADS: tl.constexpr, TOKENS: tl.constexpr, BLOCK: tl.constexpr, SPAN: tl.constexpr,
     PAGE: tl.constexpr,
@@ -107,7 +115,7 @@ def _attend_split(
     position = tl.load(queries + tile * TOKENS + columns % TOKENS)
     q_row = tl.load(tile_rows + tile * TOKENS + columns % TOKENS) * heads + head
     end = tl.load(ends + tile)
-    first, last = seen(position, end, WINDOW, CAUSAL)
+    first, last = seen(position, end, WINDOW, ALIGNED, CAUSAL)
     first = tl.maximum(first, split * SPAN) // BLOCK * BLOCK
     last = tl.minimum(last, (split + 1) * SPAN)
     if first >= last:
@@ -141,7 +149,7 @@ def _attend_split(
         values = tl.where(finite, values, 0.0).to(tl.float16)
         sound = tl.min(finite.to(tl.int32), 0) > 0
         scores = tl.where(sound[:, None], scores, float("nan"))
-        visible = visible_to(position, positions, end, WINDOW, CAUSAL)
+        visible = visible_to(position, positions, end, WINDOW, ALIGNED, CAUSAL)
         scores = tl.where(visible, scores, float("-inf"))
         higher = tl.maximum(peak, tl.max(scores, 0))
         base = tl.where(higher == float("-inf"), 0.0, higher)
@@ -166,7 +174,8 @@ def _attend_split(
 def _merge(
     y, mixed_in, peaks, sums, sinks, tile_rows, queries, ends,
     first_tile, splits, heads, value_dim,
-    WINDOW: tl.constexpr, CAUSAL: tl.constexpr, SINKS: tl.constexpr, VALUES: tl.constexpr,
+    WINDOW: tl.constexpr, ALIGNED: tl.constexpr, CAUSAL: tl.constexpr, SINKS: tl.constexpr,
+    VALUES: tl.constexpr,
     VALUE_PARTS: tl.constexpr, TOKENS: tl.constexpr, SPAN: tl.constexpr,
 ):  # fmt: skip
     tile = tl.program_id(0).to(tl.int64) + first_tile
@@ -175,7 +184,7 @@ def _merge(
     position = tl.load(queries + tile * TOKENS + tokens)
     token = tl.load(tile_rows + tile * TOKENS + tokens)
     in_round, asked = token - tl.load(tile_rows + first_tile * TOKENS), position >= 0
-    first, last = seen(position, tl.load(ends + tile), WINDOW, CAUSAL)
+    first, last = seen(position, tl.load(ends + tile), WINDOW, ALIGNED, CAUSAL)
 
     peak = tl.full((TOKENS,), float("-inf"), tl.float32)
     total = tl.zeros((TOKENS,), tl.float32)
@@ -233,7 +242,8 @@ def attend(
     rows = layout.splits * parts * heads  # of a token
     most_tokens = ATTENTION_SCRATCH // (4 * rows * part)
     round_tiles = len(layout.queries) if tokens <= most_tokens else max(1, most_tokens // TILE)
-    rules = {"WINDOW": shape.window, "CAUSAL": shape.causal, "VALUES": part, "TOKENS": TILE}
+    rules = {"WINDOW": shape.window, "ALIGNED": shape.aligned, "CAUSAL": shape.causal}
+    rules |= {"VALUES": part, "TOKENS": TILE}
     for first in range(0, len(layout.queries), round_tiles):
         tiles = min(round_tiles, len(layout.queries) - first)
         kept = min(tokens, tiles * TILE) * rows
