@@ -8,8 +8,8 @@ namespace heddle {
 
 std::vector<const Kernels*> levels() {
     std::vector<const Kernels*> found;
-    for (const Kernels* k : {avx512_kernels(), avxvnni_kernels(), avx2_kernels(), neon_kernels(),
-                             portable_kernels()}) {
+    for (const Kernels* k : {avx512_kernels(), amx_kernels(), avxvnni_kernels(), avx2_kernels(),
+                             neon_kernels(), portable_kernels()}) {
         if (k && supported(k)) found.push_back(k);
     }
     return found;
@@ -17,7 +17,7 @@ std::vector<const Kernels*> levels() {
 
 const Kernels& level(const std::string& name) {
     for (const Kernels* k : levels()) {
-        if (name == "auto" || name == k->name) return *k;
+        if ((name == "auto" || name == k->name) && enable(k)) return *k;
     }
     throw std::invalid_argument("this machine cannot run instruction level " + name);
 }

@@ -7,6 +7,10 @@
 #include <sys/auxv.h>
 #elif defined(__x86_64__)
 #include <cpuid.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 #endif
 
 namespace heddle {
@@ -19,6 +23,9 @@ const Kernels* avxvnni_kernels() { return nullptr; }
 #endif
 #if !defined(HEDDLE_BUILT_AVX512)
 const Kernels* avx512_kernels() { return nullptr; }
+#endif
+#if !defined(HEDDLE_BUILT_AMX)
+const Kernels* amx_kernels() { return nullptr; }
 #endif
 #if !defined(HEDDLE_BUILT_NEON)
 const Kernels* neon_kernels() { return nullptr; }
@@ -34,6 +41,27 @@ bool has_avxvnni() {
     return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 4 & 1);
 }
 
+bool has_avx512() {
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+           __builtin_cpu_supports("avx512vnni");
+}
+
+// Calls of arch_prctl, and the state they are about (Documentation/arch/x86/xstate.rst of Linux).
+[[maybe_unused]] constexpr int kGetSupported = 0x1021, kAskForPermission = 0x1023, kTileData = 18;
+
+// CPUID leaf 7, EDX bits 24 (tiles) and 25 (int8).
+bool has_amx() {
+#if defined(__linux__)
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d >> 24 & 3) != 3) return false;
+    uint64_t states = 0;
+    return syscall(SYS_arch_prctl, kGetSupported, &states) == 0 && (states >> kTileData & 1);
+#else
+    return false;
+#endif
+}
+
 }  // namespace
 #endif
 
@@ -43,11 +71,9 @@ bool supported(const Kernels* kernels) {
                       __builtin_cpu_supports("f16c");
     if (std::strcmp(kernels->name, "avx2") == 0) return avx2;
     if (std::strcmp(kernels->name, "avxvnni") == 0) return avx2 && has_avxvnni();
-    if (std::strcmp(kernels->name, "avx512") == 0) {
-        return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-               __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-               __builtin_cpu_supports("avx512vnni");
-    }
+    if (std::strcmp(kernels->name, "emulated") == 0) return avx2;
+    if (std::strcmp(kernels->name, "avx512") == 0) return avx2 && has_avx512();
+    if (std::strcmp(kernels->name, "amx") == 0) return avx2 && has_avx512() && has_amx();
 #elif defined(__aarch64__)
 #if defined(__linux__)
     const bool dot_product = (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
@@ -59,6 +85,15 @@ bool supported(const Kernels* kernels) {
     if (std::strcmp(kernels->name, "neon") == 0) return dot_product;
 #endif
     return std::strcmp(kernels->name, "portable") == 0;
+}
+
+bool enable(const Kernels* kernels) {
+#if defined(__x86_64__) && defined(__linux__)
+    if (std::strcmp(kernels->name, "amx") == 0) {
+        return syscall(SYS_arch_prctl, kAskForPermission, kTileData) == 0;
+    }
+#endif
+    return kernels != nullptr;
 }
 
 }  // namespace heddle

@@ -352,8 +352,10 @@ constexpr const char* kName =
     "portable";
 #endif
 
-#if !defined(HEDDLE_HAS_SLICES)
-constexpr int kPacksFrom = 0, kSliceTile = 1;
+#if defined(HEDDLE_HAS_SLICES)
+constexpr int kTileTokens = kSliceTile;
+#else
+constexpr int kPacksFrom = 0, kTileTokens = 1;
 void pack(const QuantisedRows&, int, int, int, uint8_t*) {}
 #endif
 
@@ -362,7 +364,7 @@ const Kernels kTable = {
     kPanelRows,
     matmul<>,
     kPacksFrom,
-    kSliceTile,
+    kTileTokens,
     pack,
     quantise,
     norm,

@@ -96,14 +96,18 @@ struct QuantisedRows {
 };
 
 // A matmul of many tokens reads its activations from a copy that is packed by tiles of tokens
-// (slices.h): a block of a tile is a record, with groups of four codes of each token, and then each
-// number of the scales of all tokens.
+// (slices.h): a block of a tile is a record, with the codes of all tokens, and then each number of
+// their scales.
 struct PackedRows {
-    const uint8_t* tiles;  // (tokens, blocks) records of kPackedBlock bytes; null: not packed
+    const uint8_t* tiles;  // packed_bytes, of (tokens, blocks) records; null: not packed
     int64_t blocks;        // of a row
     int64_t first_block;   // the first that is read
 };
 constexpr int64_t kPackedBlock = kBlock + 7 * 4;  // codes, d, s, half_s, start, half_start
+// Bytes of the copy. Products of tiles read the codes of a full tile where fewer tokens are packed.
+constexpr int64_t packed_bytes(int64_t tokens, int64_t blocks) {
+    return tokens * blocks * kPackedBlock + 16 * kBlock;
+}
 
 // Columns of a slice, panels whose sums wait for the next slice, and tokens whose activations stay
 // in the second-level cache meanwhile.
@@ -394,7 +398,12 @@ const Kernels* portable_kernels();
 const Kernels* avx2_kernels();
 const Kernels* avxvnni_kernels();
 const Kernels* avx512_kernels();
+const Kernels* amx_kernels();
+const Kernels* emulated_tiles_kernels();  // of native test programs
 const Kernels* neon_kernels();
 bool supported(const Kernels* kernels);
+// Asks the system for what a supported level needs; false: it refuses. Linux gives tiles to a
+// process that asks for them, unless one of its signal stacks is too small for them.
+bool enable(const Kernels* kernels);
 
 }  // namespace heddle

@@ -1,7 +1,9 @@
-// Floats aligned to a cache line, so that no vector crosses a line when it is loaded or stored.
+// Floats and bytes aligned to a cache line, so that no vector crosses a line when it is loaded or
+// stored.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <new>
 #include <vector>
 
@@ -34,5 +36,6 @@ struct LineAllocator {
 };
 
 using LineFloats = std::vector<float, LineAllocator<float>>;
+using LineBytes = std::vector<uint8_t, LineAllocator<uint8_t>>;
 
 }  // namespace heddle

@@ -31,10 +31,30 @@ inline __m256i four_columns(const int8_t* p) {
     return _mm256_set1_epi32(v);
 }
 
+// What slices.h is written with.
+constexpr int kSliceTile = 6;  // the sums of more tokens do not stay in registers
 using Codes = __m256i;
 inline Codes load_codes(const uint8_t* p) {
     return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
 }
+
+using Rows = __m256;
+inline void store_codes(uint8_t* p, Codes codes) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), codes);
+}
+inline Rows load_rows(const uint8_t* p) {
+    return _mm256_loadu_ps(reinterpret_cast<const float*>(p));
+}
+inline void store_rows(uint8_t* p, Rows rows) {
+    _mm256_storeu_ps(reinterpret_cast<float*>(p), rows);
+}
+inline Codes add_bytes(Codes codes, int more) {
+    return _mm256_add_epi8(codes, _mm256_set1_epi8(static_cast<char>(more)));
+}
+inline Codes all_lanes(int32_t v) { return _mm256_set1_epi32(v); }
+inline Rows to_floats(Codes sums) { return _mm256_cvtepi32_ps(sums); }
+inline Rows multiply(Rows a, Rows b) { return _mm256_mul_ps(a, b); }
+inline Rows fma(Rows a, float b, Rows c) { return _mm256_fmadd_ps(a, _mm256_set1_ps(b), c); }
 
 inline __m256 bytes_to_float(const uint8_t* p, bool is_signed) {
     const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
@@ -144,27 +164,10 @@ inline __m256i negated_sums(const BlockScale& scale) {
 
 #if defined(__AVXVNNI__)
 
-// What slices.h is written with.
 #define HEDDLE_HAS_SLICES
-constexpr int kSliceTile = 6;  // the sums of more tokens do not stay in registers
-using Rows = __m256;
-inline void store_codes(uint8_t* p, Codes codes) {
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), codes);
-}
-inline Rows load_rows(const uint8_t* p) {
-    return _mm256_loadu_ps(reinterpret_cast<const float*>(p));
-}
-inline void store_rows(uint8_t* p, Rows rows) {
-    _mm256_storeu_ps(reinterpret_cast<float*>(p), rows);
-}
-inline Codes add_bytes(Codes codes, int more) {
-    return _mm256_add_epi8(codes, _mm256_set1_epi8(static_cast<char>(more)));
-}
-inline Codes all_lanes(int32_t v) { return _mm256_set1_epi32(v); }
 inline Codes add_products(Codes sums, Codes codes, Codes x) {
     return _mm256_dpbusd_avx_epi32(sums, codes, x);
 }
-inline Rows fma(Rows a, float b, Rows c) { return _mm256_fmadd_ps(a, _mm256_set1_ps(b), c); }
 
 // Adds the exact dot products of groups [G, End).
 template <Format F, int T, int G, int End>

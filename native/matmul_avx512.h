@@ -32,6 +32,8 @@ inline Codes all_lanes(int32_t v) { return _mm512_set1_epi32(v); }
 inline Codes add_products(Codes sums, Codes codes, Codes x) {
     return _mm512_dpbusd_epi32(sums, codes, x);
 }
+inline Rows to_floats(Codes sums) { return _mm512_cvtepi32_ps(sums); }
+inline Rows multiply(Rows a, Rows b) { return _mm512_mul_ps(a, b); }
 inline Rows fma(Rows a, float b, Rows c) { return _mm512_fmadd_ps(a, _mm512_set1_ps(b), c); }
 
 inline __m512 halves_to_float(const uint8_t* p) {

@@ -218,7 +218,8 @@ void Program::append_matmul(int in, std::vector<MatmulPart> parts, bool accumula
     if (quantised && kernels_.packs_from > 0) {
         Buffer& b = at(in);
         const size_t rows = b.values.size() / static_cast<size_t>(b.width);
-        b.packed.resize(rows * static_cast<size_t>(b.width / kBlock) * kPackedBlock);
+        b.packed.resize(
+            static_cast<size_t>(packed_bytes(static_cast<int64_t>(rows), b.width / kBlock)));
         append(make_pack(in));
     }
     append(make_matmul(in, std::move(parts), accumulate));

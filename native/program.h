@@ -268,7 +268,7 @@ class Program final : private Task {
         std::vector<int8_t> q;
         std::vector<BlockScale> scales;
         // The quantised copy by tiles of tokens (PackedRows); empty unless a matmul reads it.
-        std::vector<uint8_t> packed;
+        LineBytes packed;
         QuantisedRows quantised();
         // Codes from one row of the copy to the next. A matmul reads the same column of twelve rows
         // at once: a stride of 4,096 bytes would put all of them into one set of the first-level

@@ -3,30 +3,29 @@
 // them. The sums of some panels wait in the scratch for the next slice. The arithmetic of each sum,
 // and its order, are those of matmul_*.h.
 //
-// Written once for the levels that multiply a byte without sign by one with a sign. A level's
-// matmul_*.h defines Codes and Rows (a vector of a panel's rows), and their few operations.
+// A level's matmul_*.h defines Codes and Rows (a vector of a panel's rows), and their few
+// operations. slice_vectors.h multiplies slices by dot products of vectors, slice_tiles.h by AMX.
 #pragma once
 
 #include <cstring>
 
 #include "kernels.h"
+#include "slice_layout.h"
 #include "tiles.h"
+#if defined(HEDDLE_TILES)
+#include "slice_tiles.h"
+#else
+#include "slice_vectors.h"
+#endif
 
 namespace {
 
 using namespace heddle;
 
-constexpr int kVector = kPanelRows * 4;  // bytes
-constexpr int kPacksFrom = 24;           // tokens; with fewer, unpacking costs more than it saves
-
-// A block of columns in a slice: for each part its scale, its shift and, if the format has one, its
-// minimum; then a byte for each code. kByteOffset stands in for the format's offset, if it has one.
-constexpr int part_bytes(bool minimum) { return (minimum ? 3 : 2) * kVector; }
-
 template <Format F, int G = 0>
 inline void unpack_groups(const uint8_t* codes, uint8_t* out) {
     if constexpr (G < kGroups) {
-        constexpr int kMore = layout_of(F).offset == 0 ? 0 : kByteOffset - layout_of(F).offset;
+        constexpr int kMore = layout_of(F).offset == 0 ? 0 : kSliceOffset - layout_of(F).offset;
         const Codes code = whole_codes<F, G>(codes);
         store_codes(out + G * kVector, kMore == 0 ? code : add_bytes(code, kMore));
         unpack_groups<F, G + 1>(codes, out);
@@ -55,20 +54,12 @@ inline void unpack_slice(const uint8_t* panel, int columns, uint8_t* out) {
     }
 }
 
-// The numbers of T tokens' scales in a packed block, after the codes.
-template <int T>
-struct PackedScales {
-    float d[T], s[T], half_s[2][T];
-    int32_t start[T], half_start[2][T];
-};
-static_assert(sizeof(PackedScales<1>) == kPackedBlock - kBlock);
-
 template <int T>
 inline void pack_block(const QuantisedRows& rows, int64_t token, int64_t block, uint8_t* out) {
     PackedScales<T> scales;
     for (int t = 0; t < T; ++t) {
         const int8_t* codes = rows.q + (token + t) * rows.columns + block * kBlock;
-        for (int g = 0; g < kGroups; ++g) std::memcpy(out + (g * T + t) * 4, codes + g * 4, 4);
+        std::memcpy(out + t * kBlock, codes, kBlock);
         const BlockScale& scale = rows.scales[(token + t) * (rows.columns / kBlock) + block];
         scales.d[t] = scale.d;
         scales.s[t] = scale.s;
@@ -96,55 +87,6 @@ void pack(const QuantisedRows& rows, int columns, int tokens, int tile, uint8_t*
     const int first = tile_begin(tokens, tiles, tile), end = tile_begin(tokens, tiles, tile + 1);
     const int64_t blocks = columns / kBlock;
     pack_tile(rows, blocks, first, end - first, out + first * blocks * kPackedBlock);
-}
-
-// One part of a slice's block. `of_part` has its scales, `codes` and `x` its groups.
-template <int Parts, bool Minimum, int T>
-inline void add_slice_part(const uint8_t* of_part, const uint8_t* codes, int part, const uint8_t* x,
-                           const PackedScales<T>& scales, Rows (&acc)[T]) {
-    Codes dot[T];
-    const int32_t* start = Parts == 1 ? scales.start : scales.half_start[part];
-#pragma GCC unroll 16
-    for (int t = 0; t < T; ++t) dot[t] = all_lanes(Minimum ? kZeroBits : start[t]);
-#pragma GCC unroll 8
-    for (int g = 0; g < kGroups / Parts; ++g) {
-        const Codes code = load_codes(codes + g * kVector);
-#pragma GCC unroll 16
-        for (int t = 0; t < T; ++t) {
-            int32_t four;
-            std::memcpy(&four, x + (g * T + t) * 4, 4);
-            dot[t] = add_products(dot[t], code, all_lanes(four));
-        }
-    }
-    const Rows factor = load_rows(of_part), shift = load_rows(of_part + kVector);
-    const float* s = Parts == 1 ? scales.s : scales.half_s[part];
-#pragma GCC unroll 16
-    for (int t = 0; t < T; ++t) {
-        acc[t] = fma(scaled_sum(dot[t], factor, shift), scales.d[t], acc[t]);
-        if constexpr (Minimum) acc[t] = fma(load_rows(of_part + 2 * kVector), s[t], acc[t]);
-    }
-}
-
-// Adds a slice's products with T tokens to their sums (T, kPanelRows).
-template <int Parts, bool Minimum, int T>
-void slice_tile(const uint8_t* slice, int blocks, const uint8_t* x, uint8_t* sums) {
-    constexpr int kPart = part_bytes(Minimum), kGroup = kGroups / Parts;
-    Rows acc[T];
-#pragma GCC unroll 16
-    for (int t = 0; t < T; ++t) acc[t] = load_rows(sums + t * kVector);
-    for (int b = 0; b < blocks; ++b) {
-        const uint8_t* codes = slice + Parts * kPart;
-        const auto& scales = *reinterpret_cast<const PackedScales<T>*>(x + T * kBlock);
-#pragma GCC unroll 2
-        for (int part = 0; part < Parts; ++part) {
-            add_slice_part<Parts, Minimum>(slice + part * kPart, codes + part * kGroup * kVector,
-                                           part, x + part * kGroup * T * 4, scales, acc);
-        }
-        slice = codes + kGroups * kVector;
-        x += kPackedBlock * T;
-    }
-#pragma GCC unroll 16
-    for (int t = 0; t < T; ++t) store_rows(sums + t * kVector, acc[t]);
 }
 
 template <int Parts, bool Minimum, int T = kSliceTile>

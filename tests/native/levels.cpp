@@ -100,7 +100,7 @@ struct MatmulCase {
     Floats x, bias, onto;  // bias and onto may be empty
     Quantised xq;
     LineFloats scratch;
-    std::vector<uint8_t> packed;
+    LineBytes packed;
     int stride() const { return rows + 3; }
 
     // The output of the first `tokens` tokens, gaps between rows included. The panels are taken in
@@ -118,7 +118,7 @@ struct MatmulCase {
         args.accumulate = !onto.empty();
         args.tokens = tokens;
         if (is_quantised(format) && kernels.packs_from > 0 && tokens >= kernels.packs_from) {
-            packed.resize(static_cast<size_t>(tokens) * (columns / kBlock) * kPackedBlock);
+            packed.resize(static_cast<size_t>(packed_bytes(tokens, columns / kBlock)));
             for (int i = 0; i < tiles_of(tokens, kernels.tile_tokens); ++i) {
                 kernels.pack(args.xq, columns, tokens, i, packed.data());
             }

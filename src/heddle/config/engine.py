@@ -221,8 +221,8 @@ class EngineConfig(HubConfig, Extended):
     isa: str = setting(
         "auto",
         "devices",
-        "instruction level of the kernels; auto = the highest level of this machine",
-        choices=("auto", "portable", "avx2", "avxvnni", "avx512", "neon"),
+        "instruction level of the kernels; auto = the fastest of this machine (never amx)",
+        choices=("auto", "portable", "avx2", "avxvnni", "avx512", "amx", "neon"),
     )
     extensions: tuple[EngineSettings, ...] = field(
         default=(), metadata={"extensions": EngineSettings}

@@ -1,0 +1,61 @@
+// Products of slices by dot products of vectors: bytes without a sign by bytes with one.
+#pragma once
+
+#include <cstring>
+
+#include "slice_layout.h"
+
+namespace {
+
+constexpr int kSliceOffset = kByteOffset;
+
+// One part of a slice's block. `of_part` has its scales, `codes` and `x` its groups.
+template <int Parts, bool Minimum, int T>
+inline void add_slice_part(const uint8_t* of_part, const uint8_t* codes, int part, const uint8_t* x,
+                           const PackedScales<T>& scales, Rows (&acc)[T]) {
+    Codes dot[T];
+    const int32_t* start = Parts == 1 ? scales.start : scales.half_start[part];
+#pragma GCC unroll 16
+    for (int t = 0; t < T; ++t) dot[t] = all_lanes(Minimum ? kZeroBits : start[t]);
+#pragma GCC unroll 8
+    for (int g = 0; g < kGroups / Parts; ++g) {
+        const Codes code = load_codes(codes + g * kVector);
+#pragma GCC unroll 16
+        for (int t = 0; t < T; ++t) {
+            int32_t four;
+            std::memcpy(&four, x + t * kBlock + g * 4, 4);
+            dot[t] = add_products(dot[t], code, all_lanes(four));
+        }
+    }
+    const Rows factor = load_rows(of_part), shift = load_rows(of_part + kVector);
+    const float* s = Parts == 1 ? scales.s : scales.half_s[part];
+#pragma GCC unroll 16
+    for (int t = 0; t < T; ++t) {
+        acc[t] = fma(scaled_sum(dot[t], factor, shift), scales.d[t], acc[t]);
+        if constexpr (Minimum) acc[t] = fma(load_rows(of_part + 2 * kVector), s[t], acc[t]);
+    }
+}
+
+// Adds a slice's products with T tokens to their sums (T, kPanelRows).
+template <int Parts, bool Minimum, int T>
+void slice_tile(const uint8_t* slice, int blocks, const uint8_t* x, uint8_t* sums) {
+    constexpr int kPart = part_bytes(Minimum), kGroup = kGroups / Parts;
+    Rows acc[T];
+#pragma GCC unroll 16
+    for (int t = 0; t < T; ++t) acc[t] = load_rows(sums + t * kVector);
+    for (int b = 0; b < blocks; ++b) {
+        const uint8_t* codes = slice + Parts * kPart;
+        const auto& scales = *reinterpret_cast<const PackedScales<T>*>(x + T * kBlock);
+#pragma GCC unroll 2
+        for (int part = 0; part < Parts; ++part) {
+            add_slice_part<Parts, Minimum>(slice + part * kPart, codes + part * kGroup * kVector,
+                                           part, x + part * kGroup * 4, scales, acc);
+        }
+        slice = codes + kGroups * kVector;
+        x += kPackedBlock * T;
+    }
+#pragma GCC unroll 16
+    for (int t = 0; t < T; ++t) store_rows(sums + t * kVector, acc[t]);
+}
+
+}  // namespace
