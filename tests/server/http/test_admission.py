@@ -38,14 +38,14 @@ def test_little_memory_is_a_503_with_figures(
     shared: Running, monkeypatch: pytest.MonkeyPatch, path: str, stream: bool
 ) -> None:
     monkeypatch.setattr(admission, "memory_limits", lambda: {"the available memory": 3 * 10**8})
-    monkeypatch.setattr(admission.FreeMemory, "_SECONDS", 0.0)
+    monkeypatch.setattr(admission.FreeMemory, "SECONDS", 0.0)
     body = {**REQUESTS[path], "model": shared.engine.model.info.id, "stream": stream}
     refused = shared.post(path, body)
     assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
     assert "memory is 0.30 GB; min_free_memory keeps 0.54 GB free" in refused.text
     assert refused.headers["content-type"].startswith("application/json")
     monkeypatch.undo()
-    monkeypatch.setattr(admission.FreeMemory, "_SECONDS", 0.0)
+    monkeypatch.setattr(admission.FreeMemory, "SECONDS", 0.0)
     assert shared.post(path, body).status_code == 200
 
 

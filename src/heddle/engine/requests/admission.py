@@ -256,10 +256,11 @@ class ClientLimits:
 class FreeMemory:
     """Refuses new requests while the system has little memory left.
 
-    It reads the limits at most every half second, because a reading takes 0.05 ms.
+    Attributes:
+        SECONDS: the least time between two readings of the limits. One takes 0.05 ms.
     """
 
-    _SECONDS = 0.5
+    SECONDS = 0.5
 
     def __init__(self, least: int) -> None:
         """`least` is the memory to keep free, in bytes; 0: no check."""
@@ -276,7 +277,7 @@ class FreeMemory:
         if not self._least:
             return
         now = monotonic()
-        if now - self._read_at >= self._SECONDS:
+        if now - self._read_at >= self.SECONDS:
             self._limits, self._read_at = memory_limits(), now
         if min(self._limits.values(), default=self._least) >= self._least:
             return
