@@ -31,4 +31,19 @@ class Mapping {
     size_t bytes_ = 0;
 };
 
+// Zeros of trivial type in a mapping: they take no memory, and no time, until something is written.
+template <typename T>
+class MappedArray {
+  public:
+    MappedArray() = default;
+    explicit MappedArray(size_t size) : memory_(size * sizeof(T)), size_(size) {}
+    T* data() { return reinterpret_cast<T*>(memory_.base()); }
+    const T* data() const { return reinterpret_cast<const T*>(memory_.base()); }
+    size_t size() const { return size_; }
+
+  private:
+    Mapping memory_;
+    size_t size_ = 0;
+};
+
 }  // namespace heddle

@@ -50,20 +50,32 @@ int Program::buffer(int width, bool per_row) {
     Buffer b;
     b.width = width;
     b.per_row = per_row;
-    b.values.resize(static_cast<size_t>(width) *
-                    static_cast<size_t>(per_row ? max_rows_ : max_tokens_));
+    const int rows = per_row ? max_rows_ : max_tokens_;
+    b.values = MappedArray<float>(static_cast<size_t>(width) * static_cast<size_t>(rows));
     buffers_.push_back(std::move(b));
     return static_cast<int>(buffers_.size()) - 1;
 }
 
-int Program::rope_table(RopeTable table) {
-    if (table.dim < 2 || table.dim % 2 != 0 || table.cosine.size() != table.sine.size()) {
-        throw std::invalid_argument("a rope table needs an even dim and as many sines as cosines");
+int Program::rope_table(int dim, bool interleaved, int64_t positions) {
+    if (dim < 2 || dim % 2 != 0 || positions < 1) {
+        throw std::invalid_argument("a rope table needs an even dim, and positions");
     }
-    max_position_ =
-        std::min(max_position_, static_cast<int64_t>(table.cosine.size()) / (table.dim / 2));
-    ropes_.push_back(std::move(table));
+    const size_t size = static_cast<size_t>(positions) * static_cast<size_t>(dim / 2);
+    ropes_.push_back({dim, interleaved, MappedArray<float>(size), MappedArray<float>(size)});
     return static_cast<int>(ropes_.size()) - 1;
+}
+
+void Program::extend_rope(int table, const float* cosine, const float* sine, int pairs,
+                          int positions) {
+    if (step_ != nullptr) throw std::logic_error("a step reads the rope tables");
+    RopeTable& to = ropes_.at(static_cast<size_t>(table));
+    const int64_t first = to.positions * pairs, count = int64_t{positions} * pairs;
+    if (pairs != to.dim / 2 || first + count > static_cast<int64_t>(to.cosine.size())) {
+        throw std::invalid_argument("the rope table has no room for these rotations");
+    }
+    std::copy(cosine, cosine + count, to.cosine.data() + first);
+    std::copy(sine, sine + count, to.sine.data() + first);
+    to.positions += positions;
 }
 
 int Program::position_bias(int heads, int positions, const std::vector<float>& values) {
@@ -127,8 +139,9 @@ void Program::want_quantised(int buffer) {
                                     " columns: not a multiple of 32");
     }
     const size_t rows = b.values.size() / static_cast<size_t>(b.width);
-    b.q.resize(rows * static_cast<size_t>(b.stride()));
-    b.scales.resize(b.q.size() / kBlock);
+    if (b.q.size() != 0) return;
+    b.q = MappedArray<int8_t>(rows * static_cast<size_t>(b.stride()));
+    b.scales = MappedArray<BlockScale>(b.q.size() / kBlock);
 }
 
 void Program::append(std::unique_ptr<Instruction> instruction) {
@@ -203,7 +216,7 @@ void Program::matmul(int in, std::vector<MatmulPart> parts, bool accumulate) {
             throw std::invalid_argument("matrix (" + std::to_string(w.rows) + ", " +
                                         std::to_string(w.columns) + ") does not fit its buffers");
         }
-        if (is_quantised(w.format) && at(in).q.empty()) {
+        if (is_quantised(w.format) && at(in).q.size() == 0) {
             throw std::invalid_argument("buffer " + std::to_string(in) + " is not quantised");
         }
     }
@@ -217,9 +230,9 @@ void Program::append_matmul(int in, std::vector<MatmulPart> parts, bool accumula
     });
     if (quantised && kernels_.packs_from > 0) {
         Buffer& b = at(in);
-        const size_t rows = b.values.size() / static_cast<size_t>(b.width);
-        b.packed.resize(
-            static_cast<size_t>(packed_bytes(static_cast<int64_t>(rows), b.width / kBlock)));
+        const auto rows = static_cast<int64_t>(b.values.size()) / b.width;
+        const auto bytes = static_cast<size_t>(packed_bytes(rows, b.width / kBlock));
+        if (b.packed.size() == 0) b.packed = MappedArray<uint8_t>(bytes);
         append(make_pack(in));
     }
     append(make_matmul(in, std::move(parts), accumulate));
@@ -238,7 +251,7 @@ void Program::head_matmul(int in, std::vector<std::shared_ptr<const Matrix>> mat
         if (w.columns > in_head || w.rows != out_head) {
             throw std::invalid_argument("the matrix of a head has another shape than the head");
         }
-        if (is_quantised(w.format) && (at(in).q.empty() || in_head % kBlock != 0)) {
+        if (is_quantised(w.format) && (at(in).q.size() == 0 || in_head % kBlock != 0)) {
             throw std::invalid_argument("a head is not whole quantised blocks");
         }
         const int head = static_cast<int>(parts.size());
@@ -280,7 +293,7 @@ void Program::experts(std::shared_ptr<const ExpertLayer> layer, int in, int logi
     if (at(in).width != layer->width() || at(logits).width != layer->routing.experts) {
         throw std::invalid_argument("the experts do not fit their buffers");
     }
-    if (layer->quantised_in() && at(in).q.empty()) {
+    if (layer->quantised_in() && at(in).q.size() == 0) {
         throw std::invalid_argument("buffer " + std::to_string(in) + " is not quantised");
     }
     expert_rows_.reserve(*layer, max_tokens_, pool_.threads());
@@ -639,9 +652,11 @@ void Program::check(const Step& step) const {
     require(step.tokens >= 1 && step.tokens <= max_tokens_, "token count");
     require(static_cast<int>(step.rows.size()) <= max_rows_, "row count");
     check_draws(step);
+    int64_t positions = max_position_;
+    for (const RopeTable& table : ropes_) positions = std::min(positions, table.positions);
     for (int i = 0; i < step.tokens; ++i) {
         require(step.ids[i] >= 0 && step.ids[i] < vocabulary_, "token id");
-        require(step.positions[i] >= 0 && step.positions[i] < max_position_, "position");
+        require(step.positions[i] >= 0 && step.positions[i] < positions, "position");
     }
     for (const Span& span : step.spans) {
         require(span.row >= 0 && span.tokens >= 1 && span.row <= step.tokens - span.tokens, "span");

@@ -24,17 +24,20 @@
 #include "kernels.h"
 #include "kv_cache.h"
 #include "line_floats.h"
+#include "mapping.h"
 #include "step.h"
 #include "storage.h"
 #include "thread_pool.h"
 
 namespace heddle {
 
-// Cosines and sines by (position, pair) in float32. The caller computes them in float64.
+// Cosines and sines by (position, pair) in float32. The caller computes them in float64, and adds
+// them before a step reaches their positions.
 struct RopeTable {
     int dim;
     bool interleaved;
-    std::vector<float> cosine, sine;
+    MappedArray<float> cosine, sine;
+    int64_t positions = 0;  // that it has so far
 };
 
 // What joins a score of each head, by the distance of its position from the query's: (heads,
@@ -161,7 +164,10 @@ class Program final : private Task {
 
     // A float buffer of max_tokens rows (max_rows if `per_row`); returns its number.
     int buffer(int width, bool per_row);
-    int rope_table(RopeTable table);
+    // A table that is empty, with room for `positions`.
+    int rope_table(int dim, bool interleaved, int64_t positions);
+    // Adds the next positions, each `pairs` cosines and sines. Not while a step runs.
+    void extend_rope(int table, const float* cosine, const float* sine, int pairs, int positions);
     // `values` are (heads, 2 * positions - 1).
     int position_bias(int heads, int positions, const std::vector<float>& values);
 
@@ -263,12 +269,12 @@ class Program final : private Task {
     struct Buffer {
         int width;
         bool per_row;  // a row per sampled token rather than per token
-        std::vector<float> values;
+        MappedArray<float> values;
         // The quantised copy; empty unless an instruction requests it.
-        std::vector<int8_t> q;
-        std::vector<BlockScale> scales;
+        MappedArray<int8_t> q;
+        MappedArray<BlockScale> scales;
         // The quantised copy by tiles of tokens (PackedRows); empty unless a matmul reads it.
-        LineBytes packed;
+        MappedArray<uint8_t> packed;
         QuantisedRows quantised();
         // Codes from one row of the copy to the next. A matmul reads the same column of twelve rows
         // at once: a stride of 4,096 bytes would put all of them into one set of the first-level
@@ -307,7 +313,7 @@ class Program final : private Task {
     int pooled_width_ = 0;
     int rows_begin_ = 0;                // the first instruction over rows
     int logits_begin_ = 0;              // the first instruction that pooled rows skip
-    int64_t max_position_ = INT32_MAX;  // positions of the shortest table of positions
+    int64_t max_position_ = INT32_MAX;  // positions of the shortest table but those of ropes
     std::vector<Buffer> buffers_;
     std::vector<RopeTable> ropes_;
     std::vector<PositionBias> biases_;

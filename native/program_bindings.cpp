@@ -195,6 +195,15 @@ FloatMatrix copy_rows(const Program& program, int buffer, int rows) {
 
 using FloatRows = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
+void extend_rope(Program& program, int table, const FloatRows& cosine, const FloatRows& sine) {
+    if (cosine.shape(0) != sine.shape(0) || cosine.shape(1) != sine.shape(1)) {
+        throw std::invalid_argument("a rope table needs as many sines as cosines");
+    }
+    const int pairs = static_cast<int>(cosine.shape(1)),
+              positions = static_cast<int>(cosine.shape(0));
+    program.extend_rope(table, cosine.data(), sine.data(), pairs, positions);
+}
+
 void write_rows(Program& program, int buffer, const FloatRows& values) {
     if (static_cast<int>(values.shape(1)) != program.width(buffer)) {
         throw std::invalid_argument("the values have another width than the buffer");
@@ -251,12 +260,9 @@ void bind_program(nb::module_& m) {
             nb::arg("states") = nb::none(), nb::keep_alive<1, 2>(),
             "`caches`: a KvCache for each group of layers. `states` of recurrent layers, or None.")
         .def("buffer", &Program::buffer, nb::arg("width"), nb::arg("per_row"))
-        .def(
-            "rope_table",
-            [](Program& p, int dim, bool interleaved, Floats cosine, Floats sine) {
-                return p.rope_table({dim, interleaved, vector_of(cosine), vector_of(sine)});
-            },
-            nb::arg("dim"), nb::arg("interleaved"), nb::arg("cosine"), nb::arg("sine"))
+        .def("rope_table", &Program::rope_table, nb::arg("dim"), nb::arg("interleaved"),
+             nb::arg("positions"))
+        .def("extend_rope", &extend_rope, nb::arg("table"), nb::arg("cosine"), nb::arg("sine"))
         .def(
             "position_bias",
             [](Program& p, int heads, int positions, Floats values) {

@@ -306,7 +306,10 @@ class Program:
         The program keeps them alive.
         """
     def buffer(self, width: int, per_row: bool) -> int: ...
-    def rope_table(self, dim: int, interleaved: bool, cosine: _Floats, sine: _Floats) -> int: ...
+    def rope_table(self, dim: int, interleaved: bool, positions: int) -> int:
+        """An empty table with room for `positions`; returns its number."""
+    def extend_rope(self, table: int, cosine: _Floats, sine: _Floats) -> None:
+        """Add the next positions: (positions, dim / 2). Call it while no step runs."""
     def position_bias(self, heads: int, positions: int, values: _Floats) -> int:
         """A table (heads, 2 * positions - 1) by distance, the lowest first; returns its number."""
     def embed(self, table: Matrix, out: int, by_position: bool = False, first: int = 0) -> None:

@@ -165,9 +165,22 @@ def families() -> tuple[Any, ...]:
 
     The core's own are the values `FAMILY` of the files in `heddle/models/families`.
     """
-    own = (f"{_FAMILIES}.{name}:FAMILY" for name in _modules_of(_FAMILIES))
-    others = (one for extension in extensions().values() for one in extension.families)
-    return tuple(refer(one) for one in (*own, *others))
+    return tuple(map(refer, _family_references()))
+
+
+def family_with(format: str, architecture: str) -> Any | None:
+    """The family that names `architecture` in `format`, "gguf" or "hf"; None if there is none.
+
+    It imports files one by one, first the core's and those with a name like the architecture's.
+    """
+    name = architecture.replace("_", "")
+
+    def is_far(reference: str) -> bool:
+        file = reference.partition(":")[0].rpartition(".")[2].replace("_", "")
+        return not (reference.startswith(_FAMILIES) or name.startswith(file[:4]))
+
+    families = map(refer, sorted(_family_references(), key=is_far))
+    return next((one for one in families if architecture in getattr(one, format)), None)
 
 
 @cache
@@ -180,6 +193,12 @@ def refer(reference: str) -> Any:
     """Import the object that the text `module:name` names. Raises ImportError or AttributeError."""
     module, _, name = reference.partition(":")
     return getattr(importlib.import_module(module), name)
+
+
+def _family_references() -> list[str]:
+    own = (f"{_FAMILIES}.{name}:FAMILY" for name in _modules_of(_FAMILIES))
+    others = (one for extension in extensions().values() for one in extension.families)
+    return [*own, *others]
 
 
 def _own_names() -> Iterator[str]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from heddle.doors import families
+from heddle.doors import architectures, families, family_with
 from heddle.errors import ModelFileError, UnsupportedModelError
 from heddle.models.decoder import DecoderWeights
 
@@ -32,23 +32,23 @@ def family_of(format: str, architecture: str) -> Family:
     Raises:
         UnsupportedModelError: there is none.
     """
-    known = {name: family for family in families() for name in getattr(family, format)}
+    found: Family | None = family_with(format, architecture)
+    if found is not None:
+        return found
     lacking = {name: one for family in families() for name, one in family.near.items()}
     if architecture in lacking:
         label = _LABELS[format]
         raise UnsupportedModelError(
             f"{label} {architecture!r} is not supported; {lacking[architecture]}", param=label
         )
-    if architecture not in known:
-        label, near = _LABELS[format], get_close_matches(architecture, known, 1)
-        nearest = f"; the nearest name is {near[0]}" if near else ""
-        raise UnsupportedModelError(
-            f"{label} {architecture!r} is not supported{nearest}; supported:"
-            f" {', '.join(sorted(known))}",
-            param=label,
-        )
-    family: Family = known[architecture]
-    return family
+    known = architectures(format)
+    label, near = _LABELS[format], get_close_matches(architecture, known, 1)
+    nearest = f"; the nearest name is {near[0]}" if near else ""
+    raise UnsupportedModelError(
+        f"{label} {architecture!r} is not supported{nearest}; supported:"
+        f" {', '.join(sorted(known))}",
+        param=label,
+    )
 
 
 def build(checkpoint: Checkpoint, context: int = 0) -> Decoder:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from programs import F32, ISA_LEVELS, Bench, as_bytes
 
-from heddle.executors.cpu.lowering import rope_tables
+from heddle.executors.cpu.ropes import RopeTables, rotations
 from heddle.extensions.reference.ops import ReferenceOps
 from heddle.models.ops import RopeSpec
 
@@ -247,10 +247,9 @@ def test_rope(interleaved, dim):
     spec = RopeSpec(dim, 10_000.0, interleaved, factors=(2.0,) * (dim // 2))
 
     def build(bench):
-        cosine, sine = rope_tables(spec, tokens)
-        table = bench.program.rope_table(dim, interleaved, cosine.ravel(), sine.ravel())
-        buffer = bench.table(x)
-        bench.program.rope(buffer, table, heads)
+        ropes, buffer = RopeTables(bench.program, tokens), bench.table(x)
+        bench.program.rope(buffer, ropes.of(spec), heads)
+        ropes.reach(tokens)
         return buffer
 
     pair = np.arange(dim // 2)
@@ -264,12 +263,61 @@ def test_rope(interleaved, dim):
     np.testing.assert_allclose(result, expected.reshape(tokens, -1), atol=1e-6)
 
 
-def test_a_rope_table_goes_on_after_its_first_part():
-    """Positions are counted in parts of 1,024."""
-    cosine, sine = rope_tables(RopeSpec(4, 100.0, interleaved=False, scale=2.0), 2050)
-    angle = np.arange(2050)[:, None] * np.array([1.0, 0.1])
+def test_rotations_of_any_positions():
+    cosine, sine = rotations(RopeSpec(4, 100.0, interleaved=False, scale=2.0), 1000, 2050)
+    angle = np.arange(1000, 2050)[:, None] * np.array([1.0, 0.1])
     np.testing.assert_allclose(cosine, 2 * np.cos(angle), atol=1e-6)
     np.testing.assert_allclose(sine, 2 * np.sin(angle), atol=1e-6)
+
+
+def test_rope_tables_grow_as_far_as_steps_reach():
+    bench, tokens = Bench("auto", 2100), 2100
+    x = np.random.default_rng(1).normal(0, 1, (tokens, 16)).astype(np.float32)
+    ropes = RopeTables(bench.program, tokens)
+    specs = [RopeSpec(16, base, interleaved=False) for base in (100.0, 10_000.0)]
+    buffer = bench.table(x)
+    for spec in (*specs, specs[0]):
+        bench.program.rope(buffer, ropes.of(spec), 1)
+    with pytest.raises(ValueError, match="bad position"):
+        bench.run(1, buffer)
+    ropes.reach(1)
+    first = bench.run(1024, buffer)
+    with pytest.raises(ValueError, match="bad position"):
+        bench.run(1025, buffer)
+    ropes.reach(1025)
+    ropes.reach(3)
+    np.testing.assert_array_equal(bench.run(2048, buffer)[:1024], first)
+    ropes.reach(1_000_000)
+    complete = bench.run(tokens, buffer)
+    position = 2099
+    expected = x[position].astype(np.float64)
+    for spec in (*specs, specs[0]):
+        angle = position * spec.base ** (-np.arange(8) / 8)
+        a, b = expected[:8].copy(), expected[8:].copy()
+        expected[:8] = a * np.cos(angle) - b * np.sin(angle)
+        expected[8:] = a * np.sin(angle) + b * np.cos(angle)
+    np.testing.assert_allclose(complete[position], expected, atol=1e-5)
+
+
+def test_rotations_that_do_not_fit_a_rope_table_are_refused():
+    program = Bench("auto", 4).program
+    table = program.rope_table(16, False, 4)
+    for rows, pairs in ((5, 8), (4, 7), (4, 9)):
+        values = np.ones((rows, pairs), np.float32)
+        with pytest.raises(ValueError, match="no room for these rotations"):
+            program.extend_rope(table, values, values)
+    values = np.ones((3, 8), np.float32)
+    with pytest.raises(ValueError, match="as many sines as cosines"):
+        program.extend_rope(table, values, values[:2])
+    program.extend_rope(table, values, values)
+    with pytest.raises(ValueError, match="no room for these rotations"):
+        program.extend_rope(table, values[:2], values[:2])
+    for other in (-1, 1):
+        with pytest.raises(IndexError):
+            program.extend_rope(other, values, values)
+    for dim, positions in ((0, 4), (15, 4), (16, 0)):
+        with pytest.raises(ValueError, match="an even dim, and positions"):
+            program.rope_table(dim, False, positions)
 
 
 @pytest.mark.parametrize("width", [3, 64])
@@ -310,7 +358,7 @@ def test_instructions_that_would_leave_their_buffers_are_refused():
     tokens, rows = bench.table(values), program.buffer(16, per_row=True)
     more = [program.buffer(16, per_row=per_row) for per_row in (False, True)]
     matrix = bench.matrix(F32, as_bytes(values), 16, 16, np.empty(0, np.float32))
-    table = program.rope_table(16, True, np.ones(32, np.float32), np.ones(32, np.float32))
+    table = program.rope_table(16, True, 4)
     for layer in (-1, 1):
         with pytest.raises(ValueError, match=f"no layer {layer}"):
             program.store_kv(tokens, tokens, layer)

@@ -35,6 +35,7 @@ from heddle.executors.cpu.limits import measure
 from heddle.executors.cpu.logit_edits import LogitEdits
 from heddle.executors.cpu.lowering import lower
 from heddle.executors.cpu.readout import pooled, scored
+from heddle.executors.cpu.ropes import RopeTables
 from heddle.executors.cpu.samplers import bound_sampler, make_sampler, pick_failure
 from heddle.executors.failures import sampler_failed, summarize
 from heddle.executors.given_states import given_states
@@ -87,10 +88,15 @@ SOURCES = (
     "executors/cpu/fixed_memory.py",
     "executors/cpu/kv_memory.py",
     "executors/cpu/lowering.py",
+    "executors/cpu/ropes.py",
     "executors/cpu/weights.py",
     "weights/mix.py",
 )
 """Python code that determines the bits of pages. Samplers and edits only choose tokens."""
+
+
+_LET_GO = "_submitted", "_program", "_ropes", "_kv", "_fixed", "_samplers", "_edits", "_sums"
+"""Attributes that a closed executor no longer has."""
 
 
 class Packed(NamedTuple):
@@ -156,7 +162,8 @@ class CpuExecutor:
             raise UnsupportedModelError(f"the model cannot be run on a CPU: {error}") from error
         # No sequence is longer than the cache, even if the file has a huge context.
         positions = min(shape.context, self.memory.pages * PAGE_TOKENS)
-        self._logits, self._states = self._lower(record(model, weights), positions)
+        self._ropes = RopeTables(self._program, positions)
+        self._logits, self._states = self._lower(record(model, weights))
         self._program.sample(self._logits)
         self._samplers: dict[int, _native.Sampler] = {}
         self._sampler_failures: dict[int, HeddleError] = {}  # by slot
@@ -165,12 +172,12 @@ class CpuExecutor:
         self._sums: dict[int, PooledStates] = {}  # by slot, for sequences with an embedding
         self._submitted: _Submitted | None = None
 
-    def _lower(self, forward: Forward, positions: int) -> tuple[int, int | None]:
+    def _lower(self, forward: Forward) -> tuple[int, int | None]:
         self.work = model_work(forward, self.weight_bytes, position_bytes(self.memory))
         self._rope_digest = rope_digest(forward)
         try:
             places = fixed_places(self.memory)
-            return lower(forward, self._program, positions, self._kv.places, places)
+            return lower(forward, self._program, self._ropes, self._kv.places, places)
         except ValueError as error:
             raise UnsupportedModelError(f"the model cannot be run on a CPU: {error}") from error
 
@@ -247,6 +254,7 @@ class CpuExecutor:
                 self._kv.copy(copy)
             if self._states is not None:
                 self._program.write(self._states, given_states(plan))
+            self._ropes.reach(max(chunk.start + len(chunk.tokens) for chunk in plan.chunks))
             step = self._program.begin(
                 *layout.arrays(), samplers, may_sample, scored_rows, layout.pooled, guesses
             )
@@ -367,7 +375,7 @@ class CpuExecutor:
         """Free all threads and memory. The public attributes stay readable. Idempotent."""
         if self.head is not None:
             self.head.close()
-        for name in ("_submitted", "_program", "_kv", "_fixed", "_samplers", "_edits", "_sums"):
+        for name in _LET_GO:
             vars(self).pop(name, None)
 
 

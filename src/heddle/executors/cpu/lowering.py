@@ -36,29 +36,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from heddle._native import Matrix, Program
+    from heddle.executors.cpu.ropes import RopeTables
     from heddle.executors.graph.forward import Forward
-    from heddle.models.ops import AttentionSpec, PositionBias, RopeSpec, StatePlace
-
-
-def rope_tables(
-    spec: RopeSpec, positions: int
-) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-    """Cosines and sines (positions, dim / 2), computed in float64 and rounded once."""
-    pairs = np.arange(spec.dim // 2, dtype=np.float64)
-    frequency = spec.base ** (-2.0 * pairs / spec.dim)
-    if spec.factors:
-        frequency /= np.asarray(spec.factors, dtype=np.float64)
-    cosine = np.empty((positions, spec.dim // 2), np.float32)
-    sine = np.empty_like(cosine)
-    for start in range(
-        0, positions, 1024
-    ):  # whole tables in float64 would be the load's memory peak
-        part = slice(start, min(start + 1024, positions))
-        places = np.arange(part.start, part.stop)
-        angle = (places + spec.offset)[:, None] * frequency
-        scale = spec.scales(places)[:, None]
-        cosine[part], sine[part] = np.cos(angle) * scale, np.sin(angle) * scale
-    return cosine, sine
+    from heddle.models.ops import AttentionSpec, PositionBias, StatePlace
 
 
 Places = Mapping[int, tuple[int, int]]
@@ -68,7 +48,7 @@ Places = Mapping[int, tuple[int, int]]
 def lower(
     forward: Forward,
     program: Program,
-    positions: int,
+    ropes: RopeTables,
     places: Places,
     fixed: Mapping[int, int] = MappingProxyType({}),
 ) -> tuple[int, int | None]:
@@ -76,13 +56,13 @@ def lower(
 
     Returns the buffers of the logits, and of the hidden states that the graph reads, if it does.
 
-    The program pools the graph's states. Token positions must be in [0, positions). `fixed` says
+    The program pools the graph's states. Token positions are those that `ropes` knows. `fixed` says
     at which byte of a fixed-size state each recurrent layer begins.
 
     Raises:
         ValueError: no instruction computes a part of the graph.
     """
-    lowering = _Lowering(forward.nodes, forward.logits, program, positions, places, fixed)
+    lowering = _Lowering(forward.nodes, forward.logits, program, ropes, places, fixed)
     if forward.inputs.states is not None:
         lowering.keep_input(forward.inputs.states)
     for index, node in enumerate(forward.nodes):
@@ -100,12 +80,11 @@ class _Lowering:
         nodes: list[Node],
         logits: Node,
         program: Program,
-        positions: int,
+        ropes: RopeTables,
         places: Places,
         fixed: Mapping[int, int],
     ) -> None:
         self.program = program
-        self.positions = positions
         self.cache_of = places
         self._fixed = fixed
         self.buffer_of: dict[Node, int] = {}
@@ -118,7 +97,7 @@ class _Lowering:
         self._last_use: dict[int, int] = {}  # buffer -> index of the node that reads it last
         self._free: defaultdict[tuple[int, bool], list[int]] = defaultdict(list)
         self._shape: dict[int, tuple[int, bool]] = {}
-        self._ropes: dict[RopeSpec, int] = {}
+        self._ropes = ropes
         self._biases: dict[tuple[PositionBias, float], int] = {}
 
     def emit(self, node: Node) -> None:
@@ -151,7 +130,7 @@ class _Lowering:
             case recording.MeanRows():
                 self.program.mean_rows(self._of(node, 0), self._new(node))
             case recording.Rope():
-                table, first = self._rope_table(node.spec.at(0)), node.spec.first
+                table, first = self._ropes.of(node.spec.at(0)), node.spec.first
                 self.program.rope(self._in_place(node), table, node.heads, first)
             case recording.NormHeads():
                 weight = _vector(node.weight)
@@ -260,14 +239,6 @@ class _Lowering:
         self._assign(node, self.buffer_of[source])
         return self.buffer_of[node]
 
-    def _rope_table(self, spec: RopeSpec) -> int:
-        if spec not in self._ropes:
-            cosine, sine = rope_tables(spec, self.positions)
-            self._ropes[spec] = self.program.rope_table(
-                spec.dim, spec.interleaved, cosine.ravel(), sine.ravel()
-            )
-        return self._ropes[spec]
-
     def _emit_attend(self, node: recording.Attend) -> None:
         q, *kept = (self.buffer_of[source] for source in node.inputs)
         spec = node.spec
@@ -303,10 +274,10 @@ class _Lowering:
             return -1
         key = spec.bias, spec.scale
         if key not in self._biases:
-            distances = np.arange(1 - self.positions, self.positions)
+            distances = np.arange(1 - self._ropes.most, self._ropes.most)
             terms = (spec.bias.of(distances) / spec.scale).astype(np.float32)
             self._biases[key] = self.program.position_bias(
-                spec.heads, self.positions, terms.ravel()
+                spec.heads, self._ropes.most, terms.ravel()
             )
         return self._biases[key]
 

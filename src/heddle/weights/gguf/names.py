@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from heddle.doors import architectures
+from heddle.doors import family_with
 from heddle.weights.tensor_names import TensorNames
 
 if TYPE_CHECKING:
@@ -52,8 +52,8 @@ def names_of(architecture: str) -> GGUFNames:
 
     They are empty if no family has the architecture.
     """
-    found: GGUFNames = architectures("gguf").get(architecture, GGUFNames())
-    return found
+    family = family_with("gguf", architecture)
+    return GGUFNames() if family is None else family.gguf[architecture]
 
 
 INTERLEAVED = {"rope.interleaved": True}

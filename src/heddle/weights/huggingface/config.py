@@ -73,9 +73,11 @@ def text_part(config: Config) -> Config:
     A text model that names no architecture has that of its row in the families.
     """
     text, whole = config.get("text_config", config.get("llm_config")), config.get("model_type")
+    if not isinstance(text, dict):
+        return config
     rows = architectures("hf").items()
     owners = [name for name, own in rows if whole in own.with_images]
-    if not owners or not isinstance(text, dict):
+    if not owners:
         return config
     quantised = ("quantization", "quantization_config")
     shared = (*quantised, "tie_word_embeddings", "bos_token_id", "eos_token_id")

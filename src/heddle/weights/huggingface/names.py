@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from heddle.doors import architectures
+from heddle.doors import family_with
 from heddle.weights.tensor_names import TensorNames
 
 if TYPE_CHECKING:
@@ -78,8 +78,8 @@ def names_of(architecture: str) -> FolderNames:
 
     They are empty if no family has the architecture.
     """
-    found: FolderNames = architectures("hf").get(architecture, FolderNames())
-    return found
+    family = family_with("hf", architecture)
+    return FolderNames() if family is None else family.hf[architecture]
 
 
 HYPERPARAMETERS = {
