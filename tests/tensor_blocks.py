@@ -12,8 +12,8 @@ import numpy as np
 
 from heddle.weights.tensor_types import TensorType, dequantize
 
-QUANTISED = [kind for kind in TensorType.supported() if kind.quantises_activations]
-FLOATS = [kind for kind in TensorType.supported() if not kind.quantises_activations]
+QUANTISED = [kind for kind in TensorType.supported() if not kind.is_float]
+FLOATS = [kind for kind in TensorType.supported() if kind.is_float]
 
 E4M3 = np.array(
     [

@@ -79,13 +79,6 @@ def test_in_little_room_all_groups_have_as_many_pages() -> None:
     assert (memory.pages, memory.windows[0].pages) == (10, 10)
 
 
-def test_a_sequence_holds_all_positions_and_its_windows() -> None:
-    memory = divided(GEMMA, LOAD, 10**9)
-    assert memory.sequence_bytes(8192) == 256 * 1000 + 16 * 5000
-    assert memory.sequence_bytes(100) == 4 * 6000
-    assert replace(memory, snapshot_bytes=700).sequence_bytes(100) == 4 * 6000 + 700
-
-
 def test_states_of_slots_come_first_and_snapshots_for_every_run_of_tokens() -> None:
     kinds: list[list[StateKind]] = [[Fixed(320)], [Pages(ONE)], [], [Fixed(128), Pages(ONE)]]
     memory = divide(kinds, LOAD, 8 * 448 + 80_000, bytes_of_page)

@@ -171,14 +171,6 @@ class StateMemory:
         """Bytes of the keys and values of 32 tokens, in the pages of all groups."""
         return self.page_bytes + sum(window.page_bytes for window in self.windows)
 
-    def sequence_bytes(self, tokens: int) -> int:
-        """Bytes that one sequence of `tokens` tokens holds while it decodes."""
-        held = pages_for(tokens) * self.page_bytes + self.snapshot_bytes
-        for window in self.windows:
-            first = window.first_page(max(0, tokens - 1))
-            held += (pages_for(tokens) - first) * window.page_bytes
-        return held
-
 
 @dataclass(frozen=True, slots=True)
 class Load:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import importlib
 import math
 import pkgutil
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
 from gguf_writer import Tensor, write_gguf
-from heddle.doors import architectures, families
+from heddle.doors import architectures, extensions, families, family_with
 from heddle.errors import ModelFileError, UnsupportedModelError
 from heddle.extensions.reference.model import ReferenceModel
 from heddle.extensions.reference.ops import ReferenceLoader
@@ -44,6 +46,30 @@ def test_each_family_has_a_file_and_each_architecture_one_family() -> None:
     for format in ("gguf", "hf"):
         rows = architectures(format)
         assert len(rows) == sum(len(getattr(family, format)) for family in families())
+
+
+@pytest.mark.extensions
+@pytest.mark.parametrize(
+    ("format", "architecture", "file"),
+    [
+        ("gguf", "llama", "heddle.models.families.llama"),
+        ("gguf", "deepseek2", "heddle.extensions.deepseek.deepseek"),
+        ("hf", "rwkv7", "heddle.extensions.rwkv.rwkv7"),
+    ],
+)
+def test_only_files_with_a_similar_name_are_imported(
+    format: str, architecture: str, file: str
+) -> None:
+    code = "import sys; from heddle.doors import *; family_with(*sys.argv[1:]); print(*sys.modules)"
+    command = [sys.executable, "-c", code, format, architecture]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    imported = {*done.stdout.split()}
+    references = [one for extension in extensions().values() for one in extension.families]
+    files = {one.partition(":")[0] for one in references} & imported
+    assert file in imported
+    assert {name.rpartition(".")[2][:4] for name in files} <= {architecture[:4]}
+    assert family_with(format, architecture) in families()
+    assert family_with(format, "blocks") is None
 
 
 def test_an_unknown_architecture_is_refused_with_the_known_ones(tmp_path: Path) -> None:

@@ -105,11 +105,6 @@ class TensorType(IntEnum):
         """Whether each value is a float, with or without a scale for several values."""
         return self.block_elements == 1 or self is TensorType.F8_E4M3
 
-    @property
-    def quantises_activations(self) -> bool:
-        """Whether a matmul with weights of this type reads activations as int8 codes."""
-        return not self.is_float
-
     @classmethod
     def supported(cls) -> tuple[TensorType, ...]:
         """The supported types, ordered by number."""

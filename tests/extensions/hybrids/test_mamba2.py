@@ -25,7 +25,7 @@ def test_a_sequence_takes_the_same_memory_at_any_length(tmp_path: Path) -> None:
     with HuggingFaceCheckpoint.open(MODEL.write_folder(tmp_path)) as checkpoint:
         executor = load(checkpoint, EngineConfig(slots=2, threads=1, context=100_000))
         memory = executor.memory
-    assert memory.sequence_bytes(10) == memory.sequence_bytes(100_000) == memory.snapshot_bytes
+    assert memory.token_page_bytes == 0 < memory.snapshot_bytes
     executor.close()
 
 

@@ -12,6 +12,7 @@ from heddle.errors import InvalidRequestError
 from heddle.parameters import Number
 from heddle.sampling_params import all_parameters
 from heddle.server.http.access import OPEN_PATHS
+from heddle.server.http.schema import Schema, takes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,6 +36,18 @@ def references(value: Any) -> Iterator[str]:
     if isinstance(value, list):
         for inner in value:
             yield from references(inner)
+
+
+def test_the_schema_of_a_body_is_made_when_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Body(Schema):
+        text: str
+
+    made: list[str] = []
+    monkeypatch.setattr(Body, "model_json_schema", lambda: made.append("now") or {"type": "object"})
+    entry = takes(Body)
+    assert entry and not made
+    content = {"application/json": {"schema": {"type": "object"}}}
+    assert dict(entry.items()) == {"requestBody": {"required": True, "content": content}}
 
 
 @pytest.fixture(scope="module")

@@ -20,10 +20,24 @@ class Schema(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
+class _Body(dict[str, Any]):
+    """The entry of a body, whose schema is made when FastAPI puts the entry into a description.
+
+    The schemas of all bodies take 0.3 s, which a server would wait for at its start.
+    """
+
+    def __init__(self, schema: type[BaseModel]) -> None:
+        super().__init__(requestBody=None)
+        self._schema = schema
+
+    def items(self) -> Any:  # FastAPI reads `openapi_extra` by this method
+        content = {"application/json": {"schema": self._schema.model_json_schema()}}
+        return {"requestBody": {"required": True, "content": content}}.items()
+
+
 def takes(schema: type[BaseModel]) -> dict[str, Any]:
     """The OpenAPI entry of a route that reads its body itself, as a `schema`."""
-    content = {"application/json": {"schema": schema.model_json_schema()}}
-    return {"requestBody": {"required": True, "content": content}}
+    return _Body(schema)
 
 
 def with_fields(schema: type[S], fields: Mapping[str, Any]) -> type[S]:
