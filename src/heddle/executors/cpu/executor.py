@@ -254,7 +254,6 @@ class CpuExecutor:
                 self._kv.copy(copy)
             if self._states is not None:
                 self._program.write(self._states, given_states(plan))
-            self._ropes.reach(max(chunk.start + len(chunk.tokens) for chunk in plan.chunks))
             step = self._program.begin(
                 *layout.arrays(), samplers, may_sample, scored_rows, layout.pooled, guesses
             )
@@ -266,7 +265,8 @@ class CpuExecutor:
         self._submitted = step, plan, sampling, samplers, fill, layout.kept
 
     def _layout(self, plan: StepPlan) -> Layout:
-        """The plan as arrays. Clears and restores fixed-size states."""
+        """The plan as arrays. Clears and restores fixed-size states, and extends rope tables."""
+        self._ropes.reach(max(chunk.start + len(chunk.tokens) for chunk in plan.chunks))
         if self._fixed is None:
             return Layout.of(plan, self._sums, self.shape.width)
         self._fixed.prepare(plan)
