@@ -11,6 +11,7 @@
 #include "instruction.h"
 #include "instructions.h"
 #include "row_instruction.h"
+#include "tiles.h"
 
 namespace heddle {
 
@@ -73,14 +74,83 @@ class Gather final : public ExpertRowInstruction {
             return;
         }
         const QuantisedRows from = buffer(p, in_).quantised();
-        std::copy_n(from.q + token * from.columns, n, &rows.x_codes[static_cast<size_t>(i * n)]);
         const int64_t blocks = n / kBlock;
+        std::copy_n(from.q + token * from.columns, n, rows.x_coded.codes.data() + i * n);
         std::copy_n(from.scales + token * (from.columns / kBlock), blocks,
-                    &rows.x_scales[static_cast<size_t>(i * blocks)]);
+                    rows.x_coded.scales.data() + i * blocks);
     }
 
   private:
     int in_;
+};
+
+// The rows that the matmuls of gate and up, or of down, read.
+struct Operands {
+    CodedRows& coded;
+    const float* floats;
+    int64_t columns;
+    bool quantised;
+
+    static Operands of_input(ExpertRows& rows, const ExpertLayer& layer) {
+        return {rows.x_coded, rows.x.data(), layer.width(), layer.quantised_in()};
+    }
+    static Operands of_down(ExpertRows& rows, const ExpertLayer& layer) {
+        return {rows.hidden_coded, rows.gate.data(), layer.hidden(), layer.quantised_hidden()};
+    }
+    bool packs(const Kernels& kernels, int tokens) const {
+        return quantised && kernels.packs_from > 0 && tokens >= kernels.packs_from;
+    }
+    // The arguments of a group's products with an expert's matrix.
+    MatmulArgs args(const Kernels& kernels, const ExpertGroup& group, const Matrix& matrix) const {
+        MatmulArgs args = {};
+        args.w = &matrix.packed();
+        args.tokens = group.tokens;
+        if (quantised) {
+            args.xq = coded.from(group.first, columns);
+        } else {
+            args.x = floats + group.first * columns;
+            args.x_stride = columns;
+        }
+        if (packs(kernels, group.tokens)) {
+            args.packed = {coded.tiles(group.first, columns), columns / kBlock, 0};
+        }
+        return args;
+    }
+};
+
+// Packs the rows of groups with many tokens. How many items there are must follow from the step
+// alone, because a late thread asks for their number when another layer may have other groups.
+class PackGroups final : public Instruction {
+  public:
+    using Choice = Operands (*)(ExpertRows&, const ExpertLayer&);
+    PackGroups(Layer layer, Choice choice)
+        : Instruction("pack"), layer_(std::move(layer)), choice_(choice) {}
+    int items(const Program& p) const override {
+        const int rows = step(p).tokens * layer_->routing.used;
+        const bool some = kernels(p).packs_from > 0 && rows >= kernels(p).packs_from;
+        return some ? threads(p) * kItems : 0;
+    }
+    void run(Program& p, int item, int) override {
+        const auto& groups = expert_rows(p).groups();
+        const size_t count = static_cast<size_t>(items(p)), at = static_cast<size_t>(item);
+        for (size_t g = groups.size() * at / count; g < groups.size() * (at + 1) / count; ++g) {
+            pack_group(p, groups[g]);
+        }
+    }
+
+  private:
+    void pack_group(Program& p, const ExpertGroup& group) {
+        const Operands rows = choice_(expert_rows(p), *layer_);
+        if (!rows.packs(kernels(p), group.tokens)) return;
+        const QuantisedRows from = rows.coded.from(group.first, rows.columns);
+        uint8_t* const out = rows.coded.tiles(group.first, rows.columns);
+        const int tiles = tiles_of(group.tokens, kernels(p).tile_tokens);
+        for (int tile = 0; tile < tiles; ++tile) {
+            kernels(p).pack(from, static_cast<int>(rows.columns), group.tokens, tile, out);
+        }
+    }
+    Layer layer_;
+    Choice choice_;
 };
 
 // gate(x), if experts have gates, and up(x) of all rows. The panels of all experts in use form one
@@ -112,19 +182,10 @@ class GateUp final : public Instruction {
         if (first_panel >= last_panel) return;
         ExpertRows& rows = expert_rows(p);
         const ExpertGroup& of = rows.groups()[static_cast<size_t>(group)];
-        const int64_t width = layer_->width();
-        MatmulArgs args = {};
-        args.w = &stack[static_cast<size_t>(of.expert)]->packed();
-        if (layer_->quantised_in()) {
-            args.xq = {rows.x_codes.data() + of.first * width,
-                       rows.x_scales.data() + of.first * (width / kBlock), width};
-        } else {
-            args.x = rows.x.data() + of.first * width;
-            args.x_stride = width;
-        }
+        const Matrix& matrix = *stack[static_cast<size_t>(of.expert)];
+        MatmulArgs args = Operands::of_input(rows, *layer_).args(kernels(p), of, matrix);
         args.out_stride = layer_->hidden();
         args.out = out.data() + of.first * args.out_stride;
-        args.tokens = of.tokens;
         multiply(p, args, first_panel, last_panel, thread);
     }
     Layer layer_;
@@ -151,8 +212,8 @@ class Activate final : public ExpertRowInstruction {
             kernels(p).map[static_cast<int>(layer().map)](up, n, hidden);
         }
         if (!layer().quantised_hidden()) return;
-        kernels(p).quantise(hidden, n, rows.hidden_codes.data() + at,
-                            rows.hidden_scales.data() + at / kBlock);
+        kernels(p).quantise(hidden, n, rows.hidden_coded.codes.data() + at,
+                            rows.hidden_coded.scales.data() + at / kBlock);
     }
 };
 
@@ -174,40 +235,29 @@ class Down final : public Instruction {
         for (int i = 0; i < step(p).tokens; ++i) {
             std::fill_n(row(p, out_, i) + column, columns, 0.0f);
         }
+        float* const results = expert_rows(p).scratch(thread);
         for (const ExpertGroup& group : expert_rows(p).groups()) {
-            for (int done = 0; done < group.tokens && !abandoned(p); done += kExpertTokens) {
-                const int tokens = std::min(kExpertTokens, group.tokens - done);
-                float* results = expert_rows(p).scratch(thread);
-                multiply_group(p, group, done, tokens, first, last, columns, results, thread);
-                for (int i = 0; i < tokens; ++i) {
-                    const int at = group.first + done + i;
-                    float* sum = row(p, out_, expert_rows(p).token(at)) + column;
-                    const float weight = layer_->weighs_input ? 1.0f : expert_rows(p).weight(at);
-                    kernels(p).add_scaled(results + int64_t{i} * columns, weight, columns, sum);
-                }
+            if (abandoned(p)) return;
+            multiply_group(p, group, first, last, columns, results, thread);
+            for (int i = 0; i < group.tokens; ++i) {
+                const int at = group.first + i;
+                float* sum = row(p, out_, expert_rows(p).token(at)) + column;
+                const float weight = layer_->weighs_input ? 1.0f : expert_rows(p).weight(at);
+                kernels(p).add_scaled(results + int64_t{i} * columns, weight, columns, sum);
             }
         }
     }
 
   private:
     // results (tokens, columns) of the panels [first, last).
-    void multiply_group(Program& p, const ExpertGroup& group, int done, int tokens, int first,
-                        int last, int columns, float* results, int thread) {
-        const ExpertRows& rows = expert_rows(p);
-        const int64_t hidden = layer_->hidden(), from = group.first + done;
-        MatmulArgs args = {};
-        args.w = &layer_->down[static_cast<size_t>(group.expert)]->packed();
-        if (layer_->quantised_hidden()) {
-            args.xq = {expert_rows(p).hidden_codes.data() + from * hidden,
-                       expert_rows(p).hidden_scales.data() + from * (hidden / kBlock), hidden};
-        } else {
-            args.x = rows.gate.data() + from * hidden;
-            args.x_stride = hidden;
-        }
+    void multiply_group(Program& p, const ExpertGroup& group, int first, int last, int columns,
+                        float* results, int thread) {
+        const Matrix& matrix = *layer_->down[static_cast<size_t>(group.expert)];
+        MatmulArgs args =
+            Operands::of_down(expert_rows(p), *layer_).args(kernels(p), group, matrix);
         // The kernel adds the column of the first panel, which is column 0 of the results.
         args.out = results - first * kernels(p).panel_rows;
         args.out_stride = columns;
-        args.tokens = tokens;
         multiply(p, args, first, last, thread);
     }
     Layer layer_;
@@ -222,8 +272,10 @@ std::vector<InstructionPointer> make_experts(std::shared_ptr<const ExpertLayer> 
     made.push_back(std::make_unique<Route>(layer, logits));
     made.push_back(std::make_unique<Group>(layer));
     made.push_back(std::make_unique<Gather>(layer, in));
+    made.push_back(std::make_unique<PackGroups>(layer, Operands::of_input));
     made.push_back(std::make_unique<GateUp>(layer));
     made.push_back(std::make_unique<Activate>(layer, in));
+    made.push_back(std::make_unique<PackGroups>(layer, Operands::of_down));
     made.push_back(std::make_unique<Down>(std::move(layer), out));
     return made;
 }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "tiles.h"
+
 namespace heddle {
 
 namespace {
@@ -54,9 +56,16 @@ void ExpertLayer::check() const {
     require(!quantised_hidden() || hidden() % kBlock == 0, "the hidden width is not whole blocks");
 }
 
-void ExpertRows::reserve(const ExpertLayer& layer, int tokens, int threads) {
+void CodedRows::reserve(int64_t rows, int64_t columns, bool packs) {
+    grow(codes, rows * columns);
+    grow(scales, rows * (columns / kBlock));
+    const auto bytes = static_cast<size_t>(packed_bytes(rows, columns / kBlock));
+    if (packs && packed.size() < bytes) packed = MappedArray<uint8_t>(bytes);
+}
+
+void ExpertRows::reserve(const ExpertLayer& layer, int tokens, int threads, bool packs) {
     const int64_t rows = int64_t{tokens} * layer.routing.used;
-    const int64_t in = rows * layer.width(), hidden = rows * layer.hidden();
+    const int64_t hidden = rows * layer.hidden();
     grow(chosen, rows);
     grow(chosen_weights, rows);
     grow(tokens_, rows);
@@ -65,15 +74,11 @@ void ExpertRows::reserve(const ExpertLayer& layer, int tokens, int threads) {
     grow(gate, hidden);
     grow(up, hidden);
     if (layer.quantised_in()) {
-        grow(x_codes, in);
-        grow(x_scales, in / kBlock);
+        x_coded.reserve(rows, layer.width(), packs);
     } else {
-        grow(x, in);
+        grow(x, rows * layer.width());
     }
-    if (layer.quantised_hidden()) {
-        grow(hidden_codes, hidden);
-        grow(hidden_scales, hidden / kBlock);
-    }
+    if (layer.quantised_hidden()) hidden_coded.reserve(rows, layer.hidden(), packs);
     scratch_.resize(static_cast<size_t>(threads));
     const int64_t results = int64_t{std::min(tokens, kExpertTokens)} * layer.width();
     for (auto& scratch : scratch_)
@@ -91,9 +96,13 @@ void ExpertRows::group(const ExpertLayer& layer, int tokens) {
         int& next = next_[static_cast<size_t>(expert)];
         const int count = next;
         next = first;
-        if (count == 0) continue;
-        groups_.push_back({expert, first, count});
-        costs_.push_back(costs_.back() + int64_t{layer.panels_of_input()} * (kPanelCost + count));
+        const int pieces = tiles_of(count, kExpertTokens);
+        for (int i = 0; i < pieces; ++i) {
+            const int begin = tile_begin(count, pieces, i), end = tile_begin(count, pieces, i + 1);
+            groups_.push_back({expert, first + begin, end - begin});
+            const int64_t of_panel = kPanelCost + end - begin;
+            costs_.push_back(costs_.back() + layer.panels_of_input() * of_panel);
+        }
         first += count;
     }
     for (int i = 0; i < tokens * used; ++i) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels.h"
+#include "mapping.h"
 #include "routing.h"
 #include "storage.h"
 
@@ -33,7 +34,11 @@ struct ExpertLayer {
     void check() const;
 };
 
-// The tokens of one expert: rows [first, first + tokens) of those sorted by expert.
+// Most tokens of a group. Down computes, weights and adds them at a time, and their results fit the
+// second-level cache beside the panels. They are whole tiles of packed activations at all levels.
+constexpr int kExpertTokens = 120;
+
+// Tokens of one expert, all or some: rows [first, first + tokens) of those sorted by expert.
 struct ExpertGroup {
     int expert;
     int first;
@@ -46,13 +51,29 @@ struct PanelPlace {
     int panel;
 };
 
+// Codes of rows, and their copy by tiles of the tokens of a group, for groups with many.
+struct CodedRows {
+    std::vector<int8_t> codes;
+    std::vector<BlockScale> scales;
+    MappedArray<uint8_t> packed;
+
+    void reserve(int64_t rows, int64_t columns, bool packs);
+    QuantisedRows from(int64_t row, int64_t columns) {
+        return {codes.data() + row * columns, scales.data() + row * (columns / kBlock), columns};
+    }
+    // Where the copy of a group begins that begins with `row`.
+    uint8_t* tiles(int64_t row, int64_t columns) {
+        return packed.data() + row * (columns / kBlock) * kPackedBlock;
+    }
+};
+
 // Data that the instructions of an expert layer pass to one another. A row is one token at one of
 // its experts. Rows are sorted by expert, then by token, so a step reads the weights of an expert
 // once.
 class ExpertRows {
   public:
-    // Reserves memory for `layer` in steps of up to `tokens` tokens.
-    void reserve(const ExpertLayer& layer, int tokens, int threads);
+    // Reserves memory for `layer` in steps of up to `tokens` tokens. `packs`: also for packed rows.
+    void reserve(const ExpertLayer& layer, int tokens, int threads, bool packs);
 
     // Sorts the choices of `tokens` tokens by expert.
     void group(const ExpertLayer& layer, int tokens);
@@ -67,23 +88,17 @@ class ExpertRows {
     std::vector<int32_t> chosen;        // (tokens, used)
     std::vector<float> chosen_weights;  // (tokens, used)
     std::vector<float> x;               // (rows, width); or, for quantised matrices, its codes
-    std::vector<int8_t> x_codes;
-    std::vector<BlockScale> x_scales;
+    CodedRows x_coded;
     std::vector<float> gate, up;  // (rows, hidden); the activation is stored in gate
-    std::vector<int8_t> hidden_codes;
-    std::vector<BlockScale> hidden_scales;
+    CodedRows hidden_coded;
 
   private:
-    std::vector<ExpertGroup> groups_;  // of experts with tokens, ascending
+    std::vector<ExpertGroup> groups_;  // of experts with tokens, in the order of the rows
     std::vector<int64_t> costs_;       // (groups + 1,), of all groups before
     std::vector<int32_t> tokens_;      // (rows,)
     std::vector<float> weights_;       // (rows,)
     std::vector<int> next_;            // (experts,), the next free row of each
     std::vector<std::vector<float>> scratch_;
 };
-
-// Number of tokens of an expert that Down computes, weights and adds at a time. Their results fit
-// the second-level cache beside the panels.
-constexpr int kExpertTokens = 128;
 
 }  // namespace heddle

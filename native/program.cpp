@@ -296,7 +296,7 @@ void Program::experts(std::shared_ptr<const ExpertLayer> layer, int in, int logi
     if (layer->quantised_in() && at(in).q.size() == 0) {
         throw std::invalid_argument("buffer " + std::to_string(in) + " is not quantised");
     }
-    expert_rows_.reserve(*layer, max_tokens_, pool_.threads());
+    expert_rows_.reserve(*layer, max_tokens_, pool_.threads(), kernels_.packs_from > 0);
     for (auto& made : make_experts(std::move(layer), in, logits, out)) append(std::move(made));
 }
 

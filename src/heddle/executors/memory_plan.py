@@ -166,7 +166,7 @@ def extra_bytes(config: EngineConfig, hyperparameters: Hyperparameters) -> int:
     of_token = 2 * read.integer("layers") * read.count("layer_input_width")
     if read.count("experts"):
         widest = max(read.integers("mlp_width", read.integer("layers"), 1))
-        of_one = read.integer("width") + 2 * read.count("expert_width", widest)
+        of_one = read.integer("width") + 3 * read.count("expert_width", widest)
         of_token += read.integer("experts_used") * of_one
     if read.count("latent_rank"):  # queries and results of all heads
         of_token += 2 * read.integer("heads") * read.count("latent_rank")

@@ -156,11 +156,19 @@ def test_every_tensor_type_agrees_with_the_reference(isa, type):
     assert np.sqrt(np.mean(distance**2)) < 0.02 * np.sqrt(np.mean(expected**2))
 
 
-@pytest.mark.parametrize("type", [TensorType.F32, TensorType.Q4_K], ids=lambda type: type.name)
-def test_one_result_whatever_computes_it(type):
+TYPES = ("F32", "Q4_K", "Q4_0", "Q6_K", "Q8_0", "Q2_K", "MXFP4")
+
+
+@pytest.mark.parametrize("type", [TensorType[name] for name in TYPES], ids=TYPES)
+@pytest.mark.parametrize("skew", [0, 2])
+def test_one_result_whatever_computes_it(type, skew):
     """Bit-equal at every level and thread count, and for every company of other tokens."""
-    tokens = 300  # an expert gets more than the 128 tokens that are added at a time
+    tokens = 300  # some experts get several groups of tokens; others too few to pack them
     x, logits = inputs(tokens, 256)
+    logits += skew * np.arange(COUNT, dtype=np.float32)
+    counts = np.bincount(route(logits, SPEC)[0].ravel(), minlength=COUNT)
+    assert counts.max() > 120
+    assert skew == 0 or 0 < counts.min() < 24
     layer = Layer(type, 256, 256)
     some = range(0, tokens, 19)
     alone = np.concatenate(
