@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -148,18 +150,28 @@ def test_a_gpu_that_is_not_there_is_refused_before_a_model_is_sought(device, mon
 # --- failures ------------------------------------------------------------------------------------
 
 
+class OtherError(Exception):
+    """Stands for Triton's errors, which are no RuntimeErrors."""
+
+
 @pytest.mark.parametrize(
     ("kind", "text", "problem"),
     [
         (torch.OutOfMemoryError, "CUDA out of memory", "no memory left for the step"),
         (RuntimeError, "DefaultCPUAllocator: not enough memory", "no memory left for the step"),
         (RuntimeError, "an unspecified launch failure", "the device failed: an unspecified launch"),
+        (
+            OtherError,
+            "out of resource: shared memory",
+            "the device failed: out of resource",
+        ),
     ],
 )
 def test_a_failure_of_the_device_fails_the_step_and_not_the_next(
     kind, text, problem, tmp_path, monkeypatch
 ):
     executor = load(tiny_file(tmp_path), CONFIG)
+    monkeypatch.setitem(sys.modules, "triton.errors", SimpleNamespace(TritonError=OtherError))
 
     def fail(*args: object) -> None:
         raise kind(text)

@@ -31,7 +31,7 @@ def test_a_gpu_is_measured_by_copies_and_large_products_of_bfloat16(monkeypatch)
         type = "cuda"
 
     processor = torch.device("cpu")
-    for name in ("ones", "empty_like"):
+    for name in ("ones", "randn", "empty_like"):
         make = getattr(torch, name)
         monkeypatch.setattr(
             limits.torch, name, lambda *sizes, make=make, **how: make(*sizes, **_on(how))

@@ -13,6 +13,7 @@ import torch
 
 from heddle.errors import EngineFailedError
 from heddle.extensions.torch.allocation import is_out_of_memory, release
+from heddle.extensions.torch.device_errors import device_errors
 from heddle.extensions.torch.staging import Fetched
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ class Agreement:
         lacks, problem = False, ""
         try:
             found = work()
-        except (RuntimeError, MemoryError) as error:
+        except device_errors() as error:
             if not may_fail(error):
                 raise
             lacks, problem = True, str(error)

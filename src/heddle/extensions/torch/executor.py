@@ -28,6 +28,7 @@ from heddle.executors.serving import describe_memory, page_layout, position_byte
 from heddle.extensions.torch.allocation import is_out_of_memory, out_of_memory_in_step, release
 from heddle.extensions.torch.chunk_rows import rows_of
 from heddle.extensions.torch.device import device_digest, device_name
+from heddle.extensions.torch.device_errors import device_errors
 from heddle.extensions.torch.device_memory import device_memory
 from heddle.extensions.torch.limits import measure
 from heddle.extensions.torch.program import ProgramMemory
@@ -219,7 +220,7 @@ class TorchExecutor(ProgramMemory):
         except StepMemoryError:  # of any rank
             self._started.clear()
             raise
-        except (RuntimeError, MemoryError) as error:
+        except device_errors() as error:
             self._started.clear()
             if is_out_of_memory(error):
                 release(self._device)

@@ -8,12 +8,14 @@ and writes to memory that no sequence owns. The bits are those of the same step 
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from itertools import count
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 import torch
 
+from heddle.extensions.torch.device_errors import device_errors
 from heddle.extensions.torch.layout import SPLIT, Layout, PlanIntegers, Sizes, Spare
 from heddle.extensions.torch.settings import TorchSettings
 from heddle.extensions.torch.staging import send, sent
@@ -62,7 +64,7 @@ def buckets(most_tokens: int, context: int) -> list[Bucket]:
 def step_sizes(batch_tokens: int) -> list[int]:
     """Numbers of tokens whose steps launch all variants of kernels that steps may launch.
 
-    Only matmuls have variants, by the tiles of a program; see `kernels.matmul.tiles_of_program`.
+    Only matmuls have variants, by the tiles of a program; see `kernels.matmul.program_of`.
     """
     most, sizes = padded(batch_tokens), [TILE]
     while 2 * sizes[-1] < most:
@@ -104,14 +106,22 @@ class CudaCapture:
             current.wait_stream(self._stream)
 
     def record(self, region: Callable[[], None]) -> Callable[[], None]:
-        with torch.cuda.device(self._device):
-            graph = torch.cuda.CUDAGraph()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
             # Other models of this process may allocate meanwhile, in their own threads, and a
             # thread of NCCL may ask for events; see `heddle.extensions.torch.collective`.
-            with torch.cuda.graph(
-                graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
-            ):
+            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            try:
                 region()
+            except BaseException:
+                # `torch.cuda.graph` would stay on this stream, and raise that the recording is
+                # not valid in place of the reason.
+                with suppress(RuntimeError):
+                    graph.capture_end()
+                raise
+            graph.capture_end()
         replay: Callable[[], None] = graph.replay
         return replay
 
@@ -235,7 +245,7 @@ class Graphs:
             for bucket in self._buckets:
                 self._graphs[bucket] = self._recorded(bucket, logits)
                 done(next(parts))
-        except RuntimeError as error:
+        except device_errors() as error:
             self._graphs.clear()
             _log.warning("decode steps run without CUDA graphs: recording failed: %s", error)
 

@@ -54,8 +54,9 @@ def measure(device: torch.device, weight_bytes: int) -> Limits:
     else:
         memory_rate = buffer.nbytes / _least_seconds(device, buffer.sum)
     dtype, side, columns = PRODUCTS[device.type]
-    left = torch.ones(side, side, dtype=dtype, device=device)
-    right = torch.ones(side, columns, dtype=dtype, device=device)
+    # An H200 multiplies equal numbers faster (894 TFLOP/s) than random ones (788).
+    left = torch.randn(side, side, device=device).to(dtype)
+    right = torch.randn(side, columns, device=device).to(dtype)
     name = str(dtype).removeprefix("torch.")
     return Limits(
         threads=torch.get_num_threads(),

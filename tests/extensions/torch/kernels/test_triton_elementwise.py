@@ -97,6 +97,16 @@ def test_gating_and_rounding_at_once_changes_no_bits(kind, activation: str, widt
     check_operand(own, operand(right, kind))
 
 
+@pytest.mark.parametrize("activation", ["sigmoid", "relu", "clamped", "silu_to_7", "silu_to_16"])
+def test_limits_keep_nan(activation: str) -> None:
+    """The smaller one of NaN and a number is the number, for a GPU."""
+    gate, up = rows(2, 8), rows(2, 8, 2)
+    gate[0, 3] = up[1, 5] = torch.nan
+    found = gated(gate, up, activation)
+    assert found.isnan().nonzero().tolist() == [[0, 3], [1, 5]]
+    assert activate(gate, "squared_relu").isnan().nonzero().tolist() == [[0, 3]]
+
+
 @pytest.mark.parametrize(
     "activation", ["sigmoid", "squared_relu", "gelu", "gelu_erf", "relu", "tanh", "xielu_tail"]
 )

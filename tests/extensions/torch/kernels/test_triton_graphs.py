@@ -17,10 +17,12 @@ from heddle.config import EngineConfig
 from heddle.sampling_params import SamplingParams
 from heddle.state import pages_for
 from heddle.step import UNKNOWN, Binding, Chunk, Scoring, StepPlan, WindowPages
+from heddle.weights.tensor_types import TensorType
 from models import rig
 from models.tiny import deepseek_v2, gemma2, gemma3, gpt_oss, llama, qwen3_5, qwen3_moe
 from steps import execute
 
+from triton.runtime.errors import OutOfResources  # isort: skip
 from heddle.extensions.torch import attention, graphs, load, program, triton_ops, weights  # isort: skip
 from heddle.extensions.torch.kernels import matmul  # isort: skip
 from heddle.extensions.torch.layout import (  # isort: skip
@@ -200,17 +202,18 @@ def test_buckets_hold_every_step_and_are_few() -> None:
     assert graphs.buckets(1, 10) == [(16, 1)]
 
 
+@pytest.mark.parametrize("kind", [TensorType.BF16, TensorType.F32, TensorType.Q4_K])
 @pytest.mark.parametrize("batch_tokens", [1, 16, 17, 100, 512, 1000, 8192])
-def test_the_warm_up_compiles_all_matmuls_of_steps(batch_tokens: int) -> None:
+def test_the_warm_up_compiles_all_matmuls_of_steps(batch_tokens: int, kind: TensorType) -> None:
     """Matrices of any number of rows."""
     sizes = STEP_SIZES(batch_tokens)
     assert sizes[-1] == padded(batch_tokens)
     for row_blocks in (*range(1, 600), 2374):
 
-        def widths(numbers: Iterable[int], row_blocks: int = row_blocks) -> set[int]:
-            return {matmul.tiles_of_program(tiles, tiles, row_blocks) for tiles in numbers}
+        def programs(numbers: Iterable[int], rows: int = 64 * row_blocks) -> set[matmul.Program]:
+            return {matmul.program_of(kind, [rows], tiles, tiles) for tiles in numbers}
 
-        assert widths(size // TILE for size in sizes) == widths(range(1, sizes[-1] // TILE + 1))
+        assert programs(size // TILE for size in sizes) == programs(range(1, sizes[-1] // TILE + 1))
 
 
 def test_the_warm_up_computes_steps_with_prompts(
@@ -282,19 +285,23 @@ def test_a_model_that_cannot_be_recorded_says_why(
     assert "without CUDA graphs: operations on torch tensors wait for" in caplog.text
 
 
+@pytest.mark.parametrize(
+    "error",
+    [torch.OutOfMemoryError("CUDA out of memory"), OutOfResources(300_000, 232_448, "shared")],
+)
 def test_without_memory_for_graphs_steps_run_without_them(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    error: Exception, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Full:
         def prepare(self, region: Any) -> None:
             region()
 
         def record(self, region: Any) -> Any:
-            raise torch.OutOfMemoryError("CUDA out of memory")
+            raise error
 
     pair = Pair.of(llama.MODELS[0], tmp_path, Full())
     pair.check(pair.chunk(0, 3, 4))
-    assert "without CUDA graphs: recording failed: CUDA out of memory" in caplog.text
+    assert f"without CUDA graphs: recording failed: {error}" in caplog.text
 
 
 def test_requests_have_the_same_bits_with_graphs_and_steps_ahead(

@@ -84,24 +84,25 @@ def test_a_token_has_the_same_products_in_any_company(kind: TensorType) -> None:
         assert torch.equal(multiply(operand(alone, kind), matrix)[place], whole[source])
 
 
-@pytest.mark.parametrize("tiles", [2, 3, 9])
+@pytest.mark.parametrize("tiles", [2, 3, 9, 20])
 @pytest.mark.parametrize(
     "kind",
-    [TensorType.F32, TensorType.F16, TensorType.Q8_0, TensorType.Q4_K],
+    [TensorType.F32, TensorType.F16, TensorType.BF16, TensorType.Q8_0, TensorType.Q4_K],
     ids=lambda kind: kind.name,
 )
 def test_a_program_of_several_tiles_changes_no_bits(
     kind: TensorType, tiles: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    columns, widths = {1: 80, 32: 96}.get(kind.block_elements, 256), []
+    columns, programs = {1: 80, 32: 96}.get(kind.block_elements, 256), []
     matrix, _ = matrix_of(kind, 33, columns)
     x = operand(tokens_of(tiles * TILE, columns), kind)
     found = []
-    for programs in (1 << 30, 1):
-        monkeypatch.setattr(matmul, "_PROGRAMS", programs)
-        widths.append(matmul.tiles_of_program(tiles, tiles, 2))
+    for least in (1 << 30, 1):
+        monkeypatch.setattr(matmul, "_PROGRAMS", least)
+        programs.append(matmul.program_of(kind, [33], tiles, tiles).tiles)
         found.append(multiply(x, matrix))
-    assert widths == [1, {2: 2, 3: 4, 9: 4}[tiles]]
+    halves = kind.block_elements == 1 and kind is not TensorType.F32
+    assert programs == [1, {2: 2, 3: 4, 9: 16 if halves else 4, 20: 16 if halves else 4}[tiles]]
     assert torch.equal(*found)
     assert found[0].isfinite().all()
 
@@ -136,7 +137,7 @@ def test_tiles_multiply_their_tokens_by_their_matrices(
     empty = torch.empty
     monkeypatch.setattr(torch, "empty", lambda *sizes, **more: empty(*sizes, **more).fill_(nan))
     for each in (1, 2, 3):
-        programs.append(matmul.tiles_of_program(len(tiles.matrices), each, 1))
+        programs.append(matmul.program_of(kind, [rows], len(tiles.matrices), each).tiles)
         found = multiply(
             operand(x, kind), stack, tiles=tiles._replace(each=each), rows=rows, y_rows=len(x)
         )

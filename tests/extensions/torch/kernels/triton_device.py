@@ -37,17 +37,19 @@ def _patch_language_once() -> None:
 
 
 def _multiply_all_elements_alike() -> None:
-    """Give each element of a product the same arithmetic wherever it lies, as tensor cores do.
+    """Give each element of a product the same arithmetic whatever the product's sizes.
 
-    NumPy's matmul is a BLAS, which may compute the last bits of an element by its place: OpenBLAS
-    does on processors for which it has kernels of AVX2.
+    Tensor cores do: they add products in ascending order of K. NumPy's matmul is a BLAS, which may
+    compute the last bits of an element by its place, and its `einsum` by sizes.
     """
     interpreter: Any = importlib.import_module("triton.runtime.interpreter")
 
     def create_dot(builder: Any, a: Any, b: Any, acc: Any, *precision: Any) -> Any:
-        kind = acc.data.dtype
-        products = np.einsum("...mk,...kn->...mn", a.data.astype(kind), b.data.astype(kind))
-        return interpreter.TensorHandle(products + acc.data, acc.dtype.scalar)
+        total = acc.data.copy()
+        left, right = a.data.astype(total.dtype), b.data.astype(total.dtype)
+        for k in range(left.shape[-1]):
+            total += left[..., :, k, None] * right[..., k, None, :]
+        return interpreter.TensorHandle(total, acc.dtype.scalar)
 
     interpreter.InterpreterBuilder.create_dot = create_dot
 

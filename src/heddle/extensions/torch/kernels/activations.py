@@ -20,8 +20,20 @@ _WIDEST = 1 << 15
 
 
 @triton.jit
+def at_most(x, limit):
+    """The smaller one. On a GPU, `tl.minimum` alone turns NaN into the limit."""
+    return tl.minimum(x, limit, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def at_least(x, limit):
+    """The larger one, or NaN."""
+    return tl.maximum(x, limit, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
 def sigmoid(x):
-    return 1.0 / (1.0 + tl.exp(tl.minimum(-x, 88.0)))
+    return 1.0 / (1.0 + tl.exp(at_most(-x, 88.0)))
 
 
 @triton.jit
@@ -44,23 +56,23 @@ def activated(x, other, KIND: tl.constexpr):
     elif KIND == "gelu_erf":
         found = 0.5 * x * (1.0 + tl.erf(x * 0.7071067811865476))
     elif KIND == "relu":
-        found = tl.maximum(x, 0.0)
+        found = at_least(x, 0.0)
     elif KIND == "tanh":
         found = 2.0 * sigmoid(2.0 * x) - 1.0
     elif KIND == "sigmoid":
         found = sigmoid(x)
     elif KIND == "clamped":
-        x = tl.minimum(x, 7.0)
+        x = at_most(x, 7.0)
         found = x * sigmoid(x * 1.702)
-        other = tl.minimum(tl.maximum(other, -7.0), 7.0) + 1.0
+        other = at_most(at_least(other, -7.0), 7.0) + 1.0
     elif KIND == "silu_to_7":
-        found = tl.minimum(x * sigmoid(x), 7.0)
-        other = tl.minimum(tl.maximum(other, -7.0), 7.0)
+        found = at_most(x * sigmoid(x), 7.0)
+        other = at_most(at_least(other, -7.0), 7.0)
     elif KIND == "silu_to_16":
-        found = tl.minimum(x * sigmoid(x), 16.0)
-        other = tl.minimum(tl.maximum(other, -16.0), 16.0)
+        found = at_most(x * sigmoid(x), 16.0)
+        other = at_most(at_least(other, -16.0), 16.0)
     elif KIND == "squared_relu":
-        x = tl.maximum(x, 0.0)
+        x = at_least(x, 0.0)
         found = x * x
     elif KIND == "xielu_tail":
         found = _xielu_tail(x)

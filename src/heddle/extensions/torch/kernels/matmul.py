@@ -1,17 +1,17 @@
 # Tuples of a kernel grow by addition, because Triton cannot compile stars in them.
 # ruff: noqa: RUF005
 # mypy: disable-error-code=assignment
-"""Matmuls of weights as stored: a program multiplies some rows of a matrix by a tile of tokens.
+"""Matmuls of weights as stored: a program multiplies some rows of a matrix by tiles of tokens.
 
-Weights are the rows (M) of a tensor-core tile, and `TILE` tokens are its columns (N). The program
-walks over all of K in ascending order, in pieces whose size follows from the weights' type. So a
-token's bits depend neither on the number of tokens nor on its place among them. All tiles of one
-matrix's rows run side by side, so that one of them reads the weights from memory, and the others
-from the cache.
+Weights are the rows (M) of a product of tensor cores, and tokens are its columns (N), at least
+`TILE`. The program walks over all of K in ascending order. A tensor core adds the products of 16
+elements of K to each sum at once, in the same way for any number of columns and at any place among
+them. So a token's bits depend neither on the number of tokens nor on its place among them. All
+tiles of one matrix's rows run side by side, so that one of them reads the weights from memory, and
+the others from the cache.
 
-In longer steps a program multiplies its rows by several tiles, and decodes the weights once for all
-of them. Each tile has a product of its own with the same shape, so the arithmetic of a token is
-that of a program with one tile.
+In longer steps a program multiplies its rows by several tiles at once, and decodes the weights once
+for all of them.
 
 Tiles may belong to several matrices, such as experts. Then the grid has a program for each tile,
 and the first one of each few tiles of a matrix computes them all; the others end at once. Which
@@ -36,28 +36,52 @@ import triton.language as tl
 
 from heddle.extensions.torch.kernels.codes import CODES, pointers, run_of
 from heddle.extensions.torch.tiles import TILE
+from heddle.weights.tensor_types import TensorType
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Hashable, Iterator, Sequence
 
     from heddle.extensions.torch.kernels.operands import Operand
     from heddle.extensions.torch.weights import Matrix
 
-_STAGED = 64 << 10
-"""Most bytes of shared memory that hold float weights and activations on their way. A GPU's memory
-is fast only if a processor waits for some 30 KB at a time, and most matrices give each one or two
-programs."""
-
-_MOST_STAGES = 8
-
 _RUNS_AHEAD = 8
 """Most runs of a block's row that a program waits for. More need more registers than there are."""
 
-_WIDEST = 4
-"""Most tiles of a program. With 8, registers of some types would not hold the sums."""
+_PROGRAMS = 128
+"""Programs that keep all of a GPU busy: H100 and H200 have 132 processors."""
 
-_PROGRAMS = 512
-"""Programs that keep all of a GPU busy."""
+
+class Program(NamedTuple):
+    """How much a program multiplies at once, and how.
+
+    Attributes:
+        rows: of the matrix.
+        tiles: of tokens.
+        piece: elements of K between two waits for floats.
+        warps: of 32 threads.
+        stages: pieces that are in shared memory or on their way. A GPU's memory is fast only if a
+            processor waits for some 30 KB at a time.
+    """
+
+    rows: int
+    tiles: int
+    piece: int
+    warps: int
+    stages: int
+
+
+_HALVES = (TensorType.BF16, TensorType.F16)
+
+_OF_HALVES = (
+    Program(64, 1, 128, 4, 6),
+    Program(64, 2, 128, 4, 5),
+    Program(64, 4, 64, 4, 6),
+    Program(64, 8, 64, 4, 4),
+    Program(128, 8, 64, 8, 4),
+    Program(128, 16, 64, 8, 3),
+)
+"""One product has 64 rows and all tokens of the program. It is one instruction for each 16 elements
+of K, which four warps execute together."""
 
 
 class Tiles(NamedTuple):
@@ -81,30 +105,23 @@ class Tiles(NamedTuple):
 
 
 @triton.jit
-def no_products(row, tokens):
-    """A sum of no products for each tile."""
-    sums = ()
-    for tile in tl.static_range(len(tokens)):
-        sums = sums + (tl.zeros((row.shape[0], tokens[tile].shape[0]), tl.float32),)
-    return sums
-
-
-@triton.jit
-def float_products(x, tokens, used, x_stride, w, row, in_features, PIECE: tl.constexpr):
-    """Rows of floats times tiles of tokens."""
-    sums = no_products(row, tokens)
+def float_products(
+    x, tokens, used, x_stride, w, row, in_features, PIECE: tl.constexpr, EVEN: tl.constexpr
+):  # fmt: skip
+    """Rows of floats times tokens."""
+    sums = tl.zeros((row.shape[0], tokens.shape[0]), tl.float32)
+    k = tl.arange(0, PIECE)
+    rows, columns = w + row[:, None] * in_features, x + tokens[None, :] * x_stride
     for first in range(0, in_features, PIECE):
-        k = first + tl.arange(0, PIECE)
-        inside = k < in_features
-        own = tl.load(w + row[:, None] * in_features + k[None, :], mask=inside[None, :], other=0.0)
-        own = own.to(x.dtype.element_ty)
-        added = ()
-        for tile in tl.static_range(len(tokens)):
-            at = tokens[tile][None, :] * x_stride + k[:, None]
-            columns = tl.load(x + at, mask=inside[:, None] & used[tile][None, :], other=0.0)
-            acc = tl.dot(own, columns, sums[tile], input_precision="ieee")
-            added = added + (acc,)
-        sums = added
+        if EVEN:
+            own = tl.load(rows + (first + k)[None, :])
+            column = tl.load(columns + (first + k)[:, None], mask=used[None, :], other=0.0)
+        else:
+            inside = first + k < in_features
+            own = tl.load(rows + (first + k)[None, :], mask=inside[None, :], other=0.0)
+            mask = inside[:, None] & used[None, :]
+            column = tl.load(columns + (first + k)[:, None], mask=mask, other=0.0)
+        sums = tl.dot(own.to(column.dtype), column, sums, input_precision="ieee")
     return sums
 
 
@@ -120,11 +137,9 @@ def runs_and_columns(
             f0, f1, f2, f3, f4, grid, row, first + ahead, runs, run, KIND, BLOCK_RUNS
         )
         codes, scales, offsets = codes + (code,), scales + (scale,), offsets + (offset,)
-    for tile in tl.static_range(len(tokens)):
-        for ahead in tl.static_range(AHEAD):
-            k = (first + ahead) * run.shape[0] + run
-            at = tokens[tile][None, :] * x_stride + k[:, None]
-            columns = columns + (tl.load(x + at, mask=used[tile][None, :], other=0.0),)
+        k = (first + ahead) * run.shape[0] + run
+        at = tokens[None, :] * x_stride + k[:, None]
+        columns = columns + (tl.load(x + at, mask=used[None, :], other=0.0),)
     return codes, scales, offsets, columns
 
 
@@ -134,7 +149,7 @@ def block_products(
     KIND: tl.constexpr, RUN: tl.constexpr, BLOCK_RUNS: tl.constexpr, OFFSETS: tl.constexpr,
     AHEAD: tl.constexpr,
 ):  # fmt: skip
-    """Rows of blocks times tiles of tokens.
+    """Rows of blocks times tokens.
 
     `AHEAD` runs are read while those before them are multiplied. Products are barriers that no read
     passes, so the program would else wait for the memory once for each run.
@@ -142,7 +157,7 @@ def block_products(
     Offsets multiply the sum of a run's activations. It is a product with ones: the order in which
     `tl.sum` adds follows from how Triton lays a program out, which may differ with its tiles.
     """
-    sums = no_products(row, tokens)
+    sums = tl.zeros((row.shape[0], tokens.shape[0]), tl.float32)
     ones = tl.full((row.shape[0], RUN), 1.0, tl.float16)
     run, runs = tl.arange(0, RUN), in_features // RUN
     taken = runs_and_columns(
@@ -156,46 +171,23 @@ def block_products(
             x, tokens, used, x_stride, f0, f1, f2, f3, f4, grid, row, later, runs, run,
             KIND, BLOCK_RUNS, AHEAD,
         )  # fmt: skip
-        added = ()
-        for tile in tl.static_range(len(tokens)):
-            acc = sums[tile]
-            for ahead in tl.static_range(AHEAD):
-                own = columns[tile * AHEAD + ahead]
-                acc += scales[ahead][:, None] * tl.dot(codes[ahead], own)
-                if OFFSETS:
-                    acc += offsets[ahead][:, None] * tl.dot(ones, own)
-            added = added + (acc,)
-        sums = added
+        for ahead in tl.static_range(AHEAD):
+            sums += scales[ahead][:, None] * tl.dot(codes[ahead], columns[ahead])
+            if OFFSETS:
+                sums += offsets[ahead][:, None] * tl.dot(ones, columns[ahead])
     return sums
 
 
 @triton.jit
-def slots_of(
-    first, tile, matrix, matrices, count, GROUPED: tl.constexpr, TOKENS: tl.constexpr
+def slots_of(first, matrix, matrices, count, GROUPED: tl.constexpr, TOKENS: tl.constexpr,
+    WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """The slots of a tile, counted from the first one, and which of them the matrix has."""
-    slots = (first.to(tl.int64) + tile) * TOKENS + tl.arange(0, TOKENS)
+    """The slots of `WIDTH` tiles from the first one on, and which of them the matrix has."""
+    slots = first.to(tl.int64) * TOKENS + tl.arange(0, WIDTH * TOKENS)
     own = slots < count
     if GROUPED:
         own = own & (tl.load(matrices + slots // TOKENS, mask=own, other=-1) == matrix)
     return slots, own
-
-
-@triton.jit
-def tokens_of(
-    first, matrix, sources, matrices, count,
-    GROUPED: tl.constexpr, TOKENS: tl.constexpr, WIDTH: tl.constexpr,
-):  # fmt: skip
-    """For each of the tiles from the first one on, the rows of x, and whether they are used."""
-    tokens, used = (), ()
-    for tile in tl.static_range(WIDTH):
-        slots, own = slots_of(first, tile, matrix, matrices, count, GROUPED, TOKENS)
-        if GROUPED:
-            slots = tl.load(sources + slots, mask=own, other=-1)
-            own = slots >= 0
-        tokens = tokens + (slots,)
-        used = used + (own,)
-    return tokens, used
 
 
 @triton.jit
@@ -222,8 +214,9 @@ def _multiply(
     ys, x, factors, biases, sources, targets, matrices, firsts, fields, grid,
     count, out_features, in_features, x_stride,
     KIND: tl.constexpr, RUN: tl.constexpr, BLOCK_RUNS: tl.constexpr, OFFSETS: tl.constexpr,
-    AHEAD: tl.constexpr, PIECE: tl.constexpr, GROUPED: tl.constexpr, FACTORS: tl.constexpr,
-    BIAS: tl.constexpr, ROWS: tl.constexpr, TOKENS: tl.constexpr, WIDTH: tl.constexpr,
+    AHEAD: tl.constexpr, PIECE: tl.constexpr, EVEN: tl.constexpr, GROUPED: tl.constexpr,
+    FACTORS: tl.constexpr, BIAS: tl.constexpr, ROWS: tl.constexpr, TOKENS: tl.constexpr,
+    WIDTH: tl.constexpr,
 ):  # fmt: skip
     first, block = tl.program_id(0), tl.program_id(1)
     matrix = (first * 0).to(tl.int64)
@@ -237,31 +230,29 @@ def _multiply(
         y, bias, f0, f1, f2, f3, f4, height, begin = matrix_of(
             block, ys, biases, fields, out_features, ROWS
         )  # fmt: skip
-        tokens, used = tokens_of(first, matrix, sources, matrices, count, GROUPED, TOKENS, WIDTH)
+        token, used = slots_of(first, matrix, matrices, count, GROUPED, TOKENS, WIDTH)
+        if GROUPED:
+            token = tl.load(sources + token, mask=used, other=-1)
+            used = token >= 0
         rows = (block - begin) * ROWS + tl.arange(0, ROWS)
         row = matrix * height + tl.minimum(rows, height - 1)
         if RUN == 0:
-            sums = float_products(x, tokens, used, x_stride, f0, row, in_features, PIECE)
+            sums = float_products(x, token, used, x_stride, f0, row, in_features, PIECE, EVEN)
         else:
             sums = block_products(
-                x, tokens, used, x_stride, f0, f1, f2, f3, f4, grid, row, in_features,
+                x, token, used, x_stride, f0, f1, f2, f3, f4, grid, row, in_features,
                 KIND, RUN, BLOCK_RUNS, OFFSETS, AHEAD,
             )  # fmt: skip
-        for tile in tl.static_range(WIDTH):
-            acc = sums[tile]
-            # Loaded again, because registers do not hold the places of all tiles beside the sums.
-            slots, own = slots_of(first, tile, matrix, matrices, count, GROUPED, TOKENS)
-            token, place = slots, slots
-            if GROUPED:
-                token = tl.load(sources + slots, mask=own, other=-1)
-                place = tl.load(targets + slots, mask=own, other=0)
-                own = token >= 0
-            if FACTORS:
-                acc = acc * tl.load(factors + token, mask=own, other=0.0)[None, :]
-            if BIAS:
-                acc = acc + tl.load(bias + row)[:, None]
-            at = place[None, :] * height + rows[:, None]
-            tl.store(y + at, acc, mask=own[None, :] & (rows < height)[:, None])
+        # Made again, because registers do not hold the places beside the sums.
+        place, own = slots_of(first, matrix, matrices, count, GROUPED, TOKENS, WIDTH)
+        if GROUPED:
+            place = tl.load(targets + place, mask=own, other=0)
+        if FACTORS:
+            sums = sums * tl.load(factors + token, mask=used, other=0.0)[None, :]
+        if BIAS:
+            sums = sums + tl.load(bias + row)[:, None]
+        at = place[None, :] * height + rows[:, None]
+        tl.store(y + at, sums, mask=used[None, :] & (rows < height)[:, None])
 
 
 def multiply(
@@ -294,17 +285,16 @@ def multiply_each(
     matrix, *_ = matrices
     out_features = tuple(rows or one.out_features for one in matrices)
     count = len(x.values) // TILE if tiles is None else len(tiles.matrices)
-    block, codes = _rows(out_features[0]), CODES.get(matrix.type)
-    row_blocks = sum(triton.cdiv(height, block) for height in out_features)
-    width = tiles_of_program(count, count if tiles is None else tiles.each, row_blocks)
+    codes = CODES.get(matrix.type)
+    program = program_of(matrix.type, out_features, count, count if tiles is None else tiles.each)
+    row_blocks = sum(triton.cdiv(height, program.rows) for height in out_features)
     device, length = x.values.device, y_rows or len(x.values)
     ys = tuple(torch.empty(length, height, device=device) for height in out_features)
     none = matrix.fields[0]  # a pointer that the kernel does not use
     sources, targets, numbers, firsts, _ = tiles or (none, none, none, none, 0)
     fields = [pointers(one.fields, one.type) for one in matrices]
     run = codes.run if codes else 0
-    piece = _piece(x.values)
-    _multiply[count if tiles else triton.cdiv(count, width), row_blocks](
+    _multiply[count if tiles else triton.cdiv(count, program.tiles), row_blocks](
         ys,
         x.values,
         none if x.factors is None else x.factors,
@@ -323,58 +313,70 @@ def multiply_each(
         RUN=run,
         BLOCK_RUNS=matrix.type.block_elements // run if run else 0,
         OFFSETS=codes is not None and codes.has_offsets,
-        AHEAD=_ahead(matrix.in_features // run, block, width) if run else 1,
-        PIECE=piece,
+        AHEAD=_ahead(matrix.in_features // run, program) if run else 1,
+        PIECE=program.piece,
+        EVEN=matrix.in_features % (program.piece or 1) == 0,
         GROUPED=tiles is not None,
         FACTORS=x.factors is not None,
         BIAS=matrix.bias is not None,
-        ROWS=block,
+        ROWS=program.rows,
         TOKENS=TILE,
-        WIDTH=width,
-        num_warps=2 if width > 1 and block == 32 else 4,  # warps would do the same work twice
-        num_stages=1 if run else _stages(piece * x.values.element_size(), block, width),
+        WIDTH=program.tiles,
+        num_warps=program.warps,
+        num_stages=program.stages,
     )
     return ys
 
 
 def joint(matrix: Matrix, rows: int = 0) -> Hashable:
     """Is equal for matrices that `multiply_each` can multiply; `rows`: those of one in a stack."""
-    height = rows or matrix.out_features
-    return matrix.type, matrix.in_features, matrix.bias is None, _rows(height)
+    height = _rows(matrix.type, rows or matrix.out_features)
+    return matrix.type, matrix.in_features, matrix.bias is None, height
 
 
-def _piece(x: torch.Tensor) -> int:
-    """Elements of K in one product of float weights, by the type of the operands."""
-    return 64 if x.dtype is torch.float32 else 128
-
-
-def _stages(row_bytes: int, rows: int, width: int) -> int:
-    """Pieces of K that a program has in shared memory. No bits depend on it."""
-    return max(1, min(_MOST_STAGES, _STAGED // (row_bytes * (rows + width * TILE))))
-
-
-def _ahead(runs: int, rows: int, width: int) -> int:
+def _ahead(runs: int, program: Program) -> int:
     """Runs that a program reads before it multiplies them; they divide a row. No bits depend on
     it."""
-    return math.gcd(runs, max(1, _RUNS_AHEAD * 32 // (rows * width)))
+    return math.gcd(runs, max(1, _RUNS_AHEAD * 32 // (program.rows * program.tiles)))
 
 
-def _rows(out_features: int) -> int:
-    """Rows of a program. Small matrices get small programs, so that all of a GPU works.
+def _rows(kind: TensorType, out_features: int) -> int:
+    """Rows of one product, at least. Small matrices of blocks get small programs, so that all of a
+    GPU works.
 
     The number follows from the matrix alone, as the order of the sums inside a product may depend
-    on it.
+    on it: a GPU has instructions of their own for products of 64 rows.
     """
-    return 64 if out_features >= 16384 else 32
+    if kind in _HALVES:
+        return 64
+    return 64 if kind is not TensorType.F32 and out_features >= 16384 else 32
 
 
-def tiles_of_program(tiles: int, each: int, row_blocks: int) -> int:
-    """Tiles of a program, a power of two: as many as leave enough programs. No bits depend on it.
+def program_of(kind: TensorType, heights: Sequence[int], tiles: int, each: int) -> Program:
+    """How much a program multiplies: as much as leaves enough programs. No bits depend on it.
 
     `each` is the number of tiles of a matrix, about: a program computes no tiles of two matrices,
-    and what it lacks is zeros.
+    and what it lacks is zeros. Numbers of tiles up to the same power of two have the same program,
+    so that a warm-up can compile all of them.
     """
-    width = 1
-    while width < min(_WIDEST, each) and -(-tiles // (2 * width)) * row_blocks >= _PROGRAMS:
-        width *= 2
-    return width
+    tiles, each = triton.next_power_of_2(tiles), triton.next_power_of_2(each)
+    rows = _rows(kind, heights[0])
+    found, *larger = (one for one in _programs(kind, rows) if one.tiles <= each)
+    for program in larger:
+        blocks = sum(triton.cdiv(height, program.rows) for height in heights)
+        if -(-tiles // program.tiles) * blocks < _PROGRAMS:
+            break
+        found = program
+    return found
+
+
+def _programs(kind: TensorType, rows: int) -> Iterator[Program]:
+    """The programs that multiply at least so many rows at once, the smallest first."""
+    if kind in _HALVES:
+        yield from _OF_HALVES
+    elif kind is TensorType.F32:
+        for tiles in (1, 2, 4):
+            yield Program(rows, tiles, 64, 4, 3)
+    else:
+        for tiles in (1, 2, 4):
+            yield Program(rows, tiles, 0, 2 if tiles > 1 and rows == 32 else 4, 1)
