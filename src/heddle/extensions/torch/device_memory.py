@@ -16,7 +16,7 @@ from heddle.extensions.torch.graphs import buckets
 from heddle.extensions.torch.layout import SPLIT
 from heddle.extensions.torch.open_blocks import BLOCK
 from heddle.extensions.torch.settings import TorchSettings
-from heddle.extensions.torch.tiles import TILE, padded
+from heddle.extensions.torch.tiles import MOST_READ, TILE, padded
 from heddle.process_memory import machine_memory
 from heddle.state import Fixed, Pages, Window
 from heddle.step import most_rows
@@ -70,7 +70,7 @@ def buffer_bytes(
     hyperparameters: Hyperparameters,
 ) -> int:
     """Approximate bytes of what a step takes beside weights, states and recorded steps."""
-    step = step_bytes(config, shape, TILE) + extra_bytes(config, hyperparameters)
+    step = step_bytes(config, shape, MOST_READ) + extra_bytes(config, hyperparameters)
     step += attention_bytes(config, kinds) + recurrence_bytes(config, forward)
     return step + spare_bytes(config, kinds)
 
@@ -113,7 +113,7 @@ def spare_bytes(config: EngineConfig, kinds: Sequence[Sequence[StateKind]]) -> i
 
 def exchange_bytes(config: EngineConfig, shape: ModelShape, ranks: int) -> int:
     """Bytes of the largest value that the ranks exchange in a step: each gets those of all."""
-    return 4 * ranks * max(config.batch_tokens * shape.width, TILE * shape.vocabulary)
+    return 4 * ranks * max(config.batch_tokens * shape.width, MOST_READ * shape.vocabulary)
 
 
 def graph_bytes(

@@ -19,7 +19,7 @@ from heddle.extensions.torch.device_errors import device_errors
 from heddle.extensions.torch.layout import SPLIT, Layout, PlanIntegers, Sizes, Spare
 from heddle.extensions.torch.settings import TorchSettings
 from heddle.extensions.torch.staging import send, sent
-from heddle.extensions.torch.tiles import TILE, padded
+from heddle.extensions.torch.tiles import MOST_READ, TILE, padded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _FIRST_SPLITS, _GROWTH = 4, 4
+
+_FEW_QUERIES = 4
+"""Queries of a tile in recorded steps. Most sequences have one token there, or few with guesses,
+and attention computes all rows of a tile."""
 
 
 class Bucket(NamedTuple):
@@ -135,16 +139,19 @@ def capture_of(device: torch.device, config: EngineConfig) -> Capture | None:
 class Graph:
     """The step of a bucket, to be recorded, and the tensors that it reads and writes."""
 
-    def __init__(self, bucket: Bucket, spare: Spare, logits: torch.Tensor) -> None:
-        """`logits` (tokens, vocabulary) gets those of all tokens."""
+    def __init__(
+        self, bucket: Bucket, spare: Spare, logits: torch.Tensor, of_tile: int = _FEW_QUERIES
+    ) -> None:
+        """`logits` (tokens, vocabulary) gets those of all tokens. A tile has `of_tile` queries."""
         tokens, splits = bucket
-        self._sizes = Sizes(tokens, tokens, tokens, tokens, splits, len(spare.places))
+        groups = len(spare.places)
+        self._sizes = Sizes(tokens, tokens, tokens, tokens, splits, groups, of_tile)
         self._spare = spare
         self._integers = torch.empty(self._sizes.length, dtype=torch.int64, device=logits.device)
         self.layout = Layout.over(self._integers, self._sizes)
         self.logits = logits
         self._repeat: Callable[[], None] | None = None
-        self._fill(PlanIntegers((), len(spare.places)))
+        self._fill(PlanIntegers((), groups))
         self._padding = self._integers.clone()  # for when there is no memory
 
     def record(self, capture: Capture, compute: Callable[[Layout, torch.Tensor], None]) -> None:
@@ -153,7 +160,7 @@ class Graph:
 
     def lay_out(self, plan: StepPlan) -> Layout:
         """Bring a plan's integers to the graph's own tensors."""
-        self._fill(PlanIntegers(plan.chunks, len(self._spare.places)))
+        self._fill(PlanIntegers(plan.chunks, len(self._spare.places), self._sizes.of_tile))
         return self.layout
 
     def replayed(self, compare: Callable[[torch.Tensor], None]) -> GraphStep:
@@ -239,7 +246,7 @@ class Graphs:
         logits = torch.empty(self._shape, device=self._device)
         parts = count(1)
         for tokens in self._sizes:  # else the first prompt would wait for a compiler
-            self._compute_empty(tokens, logits[:TILE])
+            self._compute_empty(tokens, logits[: min(tokens, MOST_READ)])
             done(next(parts))
         try:
             for bucket in self._buckets:
@@ -268,7 +275,7 @@ class Graphs:
 
     def _compute_empty(self, tokens: int, logits: torch.Tensor) -> None:
         """Compute a step of so many tokens, all of them padding."""
-        layout = Graph(Bucket(tokens, self._splits), self._spare, logits).layout
+        layout = Graph(Bucket(tokens, self._splits), self._spare, logits, TILE).layout
         self._together.compute(tokens, len(logits), lambda: self._compute(layout, logits))
 
     def _recorded(self, bucket: Bucket, logits: torch.Tensor) -> Graph:

@@ -60,6 +60,7 @@ class Sizes:
         runs: chunks.
         splits: splits of attention.
         groups: groups of pages.
+        of_tile: queries of a tile. No bits depend on it.
     """
 
     tokens: int
@@ -68,6 +69,7 @@ class Sizes:
     runs: int
     splits: int
     groups: int
+    of_tile: int = TILE
 
     @property
     def length(self) -> int:
@@ -90,8 +92,8 @@ class Sizes:
             "used": (1,),
             "facts": (self.runs, FACTS),
             "ends": (self.tiles,),
-            "queries": (self.tiles, TILE),
-            "tile_rows": (self.tiles * TILE,),
+            "queries": (self.tiles, self.of_tile),
+            "tile_rows": (self.tiles * self.of_tile,),
             **{f"stored {group}": (self.stored,) for group in range(self.groups)},
             **{f"table {group}": (self.tiles, pages) for group in range(self.groups)},
         }
@@ -121,7 +123,7 @@ class Spare(NamedTuple):
 class Layout:
     """A step of T tokens, in the order of the chunks, padded to whole tiles.
 
-    A tile has up to `TILE` queries of one chunk. Its place among the tiles has no effect on them.
+    A tile has queries of one chunk. Its place among the tiles has no effect on them.
     All integers are views of one tensor, so that one copy brings them to the device.
 
     Attributes:
@@ -131,9 +133,9 @@ class Layout:
         used: (1,) T. Only operations that would do work for padding need it.
         stored: for each group, the place (count,) of each token in the group's pages.
         tables: for each group, the pages of each tile by page number: (tiles, numbers).
-        queries: position of each tile's queries (tiles, TILE); -1: padding.
+        queries: position of each tile's queries (tiles, of tile); -1: padding.
         ends: (tiles,) positions of each tile's sequence.
-        tile_rows: the token (tiles * TILE,) of each query; 0 for padding.
+        tile_rows: the token (tiles * of tile,) of each query; 0 for padding.
         token_queries: the query (padded T,) of each token; 0 for padding.
         token_runs: the chunk (padded T,) of each token; -1 for padding.
         facts: for each chunk (chunks, FACTS): its first row, its tokens, how many of them are
@@ -236,7 +238,9 @@ class PlanIntegers:
         runs: the rows of each chunk, and the chunk.
     """
 
-    def __init__(self, chunks: Sequence[Chunk], groups: int) -> None:
+    def __init__(self, chunks: Sequence[Chunk], groups: int, of_tile: int = TILE) -> None:
+        """A tile has up to `of_tile` queries."""
+        self._of_tile = of_tile
         self.runs: list[tuple[slice, Chunk]] = []
         self._lists: dict[str, list[int]] = {name: [] for name in _LISTS}
         self._stored: list[list[int]] = [[] for _ in range(groups)]
@@ -249,7 +253,8 @@ class PlanIntegers:
         """The sizes that the plan needs."""
         count, ends = len(self._lists["tokens"]), self._lists["ends"]
         splits = -(-max(ends) // SPLIT)
-        return Sizes(padded(count), count, len(ends), len(self.runs), splits, len(self._stored))
+        groups = len(self._stored)
+        return Sizes(padded(count), count, len(ends), len(self.runs), splits, groups, self._of_tile)
 
     def packed(self, sizes: Sizes, spare: Spare | None) -> NDArray[np.int64]:
         """All integers as one array of these sizes. Padding of places and runs needs a `spare`."""
@@ -282,7 +287,7 @@ class PlanIntegers:
         lists["tokens"] += chunk.tokens
         positions = range(chunk.start, end)
         lists["positions"] += positions
-        tiles = -(-count // TILE)
+        tiles = -(-count // self._of_tile)
         for group, (first, pages) in enumerate(page_tables(chunk)):
             self._stored[group] += [
                 pages[at // PAGE_TOKENS - first] * PAGE_TOKENS + at % PAGE_TOKENS
@@ -290,7 +295,7 @@ class PlanIntegers:
             ]
             numbers = -(-end // SPLIT) * _SPLIT_PAGES
             self._pages[group] += [(first, pages[: numbers - first])] * tiles
-        padding = tiles * TILE - count
+        padding = tiles * self._of_tile - count
         first_query = len(lists["queries"])
         lists["token_queries"] += range(first_query, first_query + count)
         lists["queries"] += [*positions, *[-1] * padding]

@@ -18,7 +18,7 @@ from heddle.extensions.torch.linear_blocks import Inputs, State, attend_run
 from heddle.extensions.torch.open_blocks import BLOCK, with_rows
 from heddle.extensions.torch.recurrence import Scanned, convolve, rwkv_run, scan
 from heddle.extensions.torch.routing import choose
-from heddle.extensions.torch.tiles import multiply, padded
+from heddle.extensions.torch.tiles import TILE, multiply, padded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -77,10 +77,12 @@ class TorchOps:
     Attributes:
         joins: whether it has the joined operations of `heddle.extensions.torch.fused_ops`.
         uses_matmuls_of_torch: whether the load checks them; see `tiles.py`.
+        most_read: most rows whose logits or states are computed at once, a multiple of `TILE`.
     """
 
     joins = False
     uses_matmuls_of_torch = True
+    most_read = TILE
 
     def __init__(
         self,

@@ -25,7 +25,7 @@ from heddle.extensions.torch.rotation import Rotations
 from heddle.extensions.torch.stages import stages
 from heddle.extensions.torch.staging import sent
 from heddle.extensions.torch.states import FixedStates
-from heddle.extensions.torch.tiles import TILE, padded
+from heddle.extensions.torch.tiles import padded
 from heddle.extensions.torch.together import Alone, Together
 from heddle.step import UNKNOWN
 
@@ -254,10 +254,16 @@ class Program:
         chunks, parts = rows_of(plan.chunks), self._stages
         tokens = sum(len(chunk.tokens) for chunk in plan.chunks)
         yield from _values(padded(tokens), parts.tokens)
-        for _ in range(0, len(logit_rows(chunks)), TILE):
-            yield from _values(TILE, parts.states, parts.logits)
-        for _ in range(0, len(state_rows(chunks)), TILE):
-            yield from _values(TILE, parts.states)
+        for some in self._parts(logit_rows(chunks)):
+            yield from _values(padded(len(some)), parts.states, parts.logits)
+        for some in self._parts(state_rows(chunks)):
+            yield from _values(padded(len(some)), parts.states)
+
+    def _parts(self, rows: Sequence[int]) -> Iterator[Sequence[int]]:
+        """The rows that are computed at once."""
+        size = self._operations.most_read
+        for begin in range(0, len(rows), size):
+            yield rows[begin : begin + size]
 
     def _obstacle(self) -> str:
         """Why steps cannot be recorded; empty: they can."""
@@ -274,8 +280,7 @@ class Program:
         logits: bool,
     ) -> Iterator[RowsTile]:
         """Numbers of rows, and their logits (rows, vocabulary) or hidden states (rows, width)."""
-        for begin in range(0, len(rows), TILE):
-            some = rows[begin : begin + TILE]
+        for some in self._parts(rows):
             indices = np.zeros(padded(len(some)), np.int64)
             indices[: len(some)] = some
             values = {**kept, self.forward.inputs.rows: sent(indices, self._device)}

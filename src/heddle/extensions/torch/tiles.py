@@ -23,6 +23,20 @@ if TYPE_CHECKING:
 TILE = 16
 """Tokens, or queries, in one call."""
 
+MOST_READ = 4 * TILE
+"""Most rows whose logits a GPU computes at once. Each time, it reads the output matrix, which takes an
+H200 0.3 ms for 150,000 tokens."""
+
+
+def cdiv(count: int, size: int) -> int:
+    """The number of blocks of a size that hold `count`. Triton's own function takes 2 us."""
+    return -(-count // size)
+
+
+def power_of_two_from(number: int) -> int:
+    """The lowest power of two that is at least `number`."""
+    return 1 << (number - 1).bit_length()
+
 
 def padded(count: int) -> int:
     """The next multiple of `TILE`, at least one tile."""

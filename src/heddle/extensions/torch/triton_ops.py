@@ -26,7 +26,7 @@ from heddle.extensions.torch.kernels.routing import choose
 from heddle.extensions.torch.kernels.selective_scan import scan
 from heddle.extensions.torch.layout import SPLIT
 from heddle.extensions.torch.ops import TorchOps, attention_shape
-from heddle.extensions.torch.tiles import TILE
+from heddle.extensions.torch.tiles import MOST_READ, TILE
 from heddle.extensions.torch.weights import Stack
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ class TritonOps(TorchOps):
 
     joins = True
     uses_matmuls_of_torch = False
+    most_read = MOST_READ
 
     _taken: tuple[Tensor, dict[torch.dtype, Operand]] | None = None
 

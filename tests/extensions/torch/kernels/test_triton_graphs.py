@@ -211,7 +211,7 @@ def test_the_warm_up_compiles_all_matmuls_of_steps(batch_tokens: int, kind: Tens
     for row_blocks in (*range(1, 600), 2374):
 
         def programs(numbers: Iterable[int], rows: int = 64 * row_blocks) -> set[matmul.Program]:
-            return {matmul.program_of(kind, [rows], tiles, tiles) for tiles in numbers}
+            return {matmul.program_of(kind, (rows,), tiles, tiles) for tiles in numbers}
 
         assert programs(size // TILE for size in sizes) == programs(range(1, sizes[-1] // TILE + 1))
 

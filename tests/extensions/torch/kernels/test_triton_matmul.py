@@ -99,7 +99,7 @@ def test_a_program_of_several_tiles_changes_no_bits(
     found = []
     for least in (1 << 30, 1):
         monkeypatch.setattr(matmul, "_PROGRAMS", least)
-        programs.append(matmul.program_of(kind, [33], tiles, tiles).tiles)
+        programs.append(matmul.program_of(kind, (33,), tiles, tiles).tiles)
         found.append(multiply(x, matrix))
     halves = kind.block_elements == 1 and kind is not TensorType.F32
     assert programs == [1, {2: 2, 3: 4, 9: 16 if halves else 4, 20: 16 if halves else 4}[tiles]]
@@ -137,7 +137,7 @@ def test_tiles_multiply_their_tokens_by_their_matrices(
     empty = torch.empty
     monkeypatch.setattr(torch, "empty", lambda *sizes, **more: empty(*sizes, **more).fill_(nan))
     for each in (1, 2, 3):
-        programs.append(matmul.program_of(kind, [rows], len(tiles.matrices), each).tiles)
+        programs.append(matmul.program_of(kind, (rows,), len(tiles.matrices), each).tiles)
         found = multiply(
             operand(x, kind), stack, tiles=tiles._replace(each=each), rows=rows, y_rows=len(x)
         )

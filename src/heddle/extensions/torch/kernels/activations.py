@@ -13,6 +13,7 @@ from heddle.extensions.torch.kernels.operands import (
     store_operand,
     whole_rows,
 )
+from heddle.extensions.torch.tiles import cdiv
 
 _BLOCK = 1024
 _WIDEST = 1 << 15
@@ -140,6 +141,6 @@ def activate(x: torch.Tensor, activation: str) -> torch.Tensor:
 
 def _run(x: torch.Tensor, up: torch.Tensor, activation: str, *, is_gated: bool) -> torch.Tensor:
     y, count = torch.empty_like(x), x.numel()
-    grid = (triton.cdiv(count, _BLOCK),)
+    grid = (cdiv(count, _BLOCK),)
     _activate[grid](y, x, up, count, KIND=activation, GATED=is_gated, BLOCK=_BLOCK)
     return y

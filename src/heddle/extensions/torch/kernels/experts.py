@@ -18,7 +18,7 @@ import triton.language as tl
 
 from heddle.extensions.torch.kernels.matmul import Tiles
 from heddle.extensions.torch.kernels.routing import tiles_of_experts
-from heddle.extensions.torch.tiles import TILE
+from heddle.extensions.torch.tiles import TILE, cdiv
 
 _COLUMNS = 512
 
@@ -82,6 +82,6 @@ def combine(choices: Choices, factors: torch.Tensor, down: torch.Tensor) -> torc
     """
     (tokens, used), width = factors.shape, down.shape[1]
     y = torch.empty(tokens, width, device=down.device)
-    grid = (tokens, triton.cdiv(width, _COLUMNS))
+    grid = (tokens, cdiv(width, _COLUMNS))
     _combine[grid](y, choices.slots, factors.contiguous(), down, used, width, COLUMNS=_COLUMNS)
     return y

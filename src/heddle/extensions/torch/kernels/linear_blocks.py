@@ -18,6 +18,7 @@ import triton.language as tl
 
 from heddle.extensions.torch.kernels.recurrence import RUN
 from heddle.extensions.torch.open_blocks import BLOCK, row_widths, rows_first
+from heddle.extensions.torch.tiles import cdiv, power_of_two_from
 
 if TYPE_CHECKING:
     from heddle.extensions.torch.kernels.recurrence import Runs
@@ -424,14 +425,14 @@ def linear_attend(
     sizes = spec.heads, spec.key_heads, spec.key_dim
     kind = {
         "CORRECTS": spec.corrects, "TILED": spec.tiled, "BY_ROW": factors > 1,
-        "KEYS": max(16, triton.next_power_of_2(spec.key_dim)), "BLOCK": BLOCK,
+        "KEYS": max(16, power_of_two_from(spec.key_dim)), "BLOCK": BLOCK,
     }  # fmt: skip
     _compare[(blocks, spec.heads)](
         begun, aged, mixed, solved, q, k, decay, strength, table, runs.facts, runs.blocks,
         table.shape[1], keys_at, factors_at, solved_at, *sizes, **kind,
     )  # fmt: skip
-    y, columns = torch.zeros_like(v), min(_VALUES, triton.next_power_of_2(spec.value_dim))
-    _walk[(len(runs.facts), spec.heads, triton.cdiv(spec.value_dim, columns))](
+    y, columns = torch.zeros_like(v), min(_VALUES, power_of_two_from(spec.value_dim))
+    _walk[(len(runs.facts), spec.heads, cdiv(spec.value_dim, columns))](
         y, q, k, v, decay, strength, strength if skip is None else skip,
         begun, aged, mixed, solved, table, runs.facts,
         table.shape[1], matrix_at, keys_at, factors_at, solved_at, reduced_at,

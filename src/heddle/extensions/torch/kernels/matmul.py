@@ -28,14 +28,16 @@ rounding error. Each run's product is multiplied by its scale in float32.
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 import triton
 import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from heddle.extensions.torch.kernels.codes import CODES, pointers, run_of
-from heddle.extensions.torch.tiles import TILE
+from heddle.extensions.torch.tiles import TILE, cdiv, power_of_two_from
 from heddle.weights.tensor_types import TensorType
 
 if TYPE_CHECKING:
@@ -82,6 +84,8 @@ _OF_HALVES = (
 )
 """One product has 64 rows and all tokens of the program. It is one instruction for each 16 elements
 of K, which four warps execute together."""
+
+_OF_MANY, _MANY_TOKENS, _GROUP = Program(128, 16, 64, 8, 3), 1024, 8
 
 
 class Tiles(NamedTuple):
@@ -283,18 +287,21 @@ def multiply_each(
         y_rows: with `tiles`, rows of the results. Rows that are no target are not defined.
     """
     matrix, *_ = matrices
+    if tiles is None and _is_for_descriptors(x, matrix):
+        return tuple(_multiply_many(x, one) for one in matrices)
     out_features = tuple(rows or one.out_features for one in matrices)
     count = len(x.values) // TILE if tiles is None else len(tiles.matrices)
     codes = CODES.get(matrix.type)
-    program = program_of(matrix.type, out_features, count, count if tiles is None else tiles.each)
-    row_blocks = sum(triton.cdiv(height, program.rows) for height in out_features)
+    each = count if tiles is None else tiles.each
+    program = program_of(matrix.type, out_features, count, each)
+    row_blocks = sum(cdiv(height, program.rows) for height in out_features)
     device, length = x.values.device, y_rows or len(x.values)
     ys = tuple(torch.empty(length, height, device=device) for height in out_features)
     none = matrix.fields[0]  # a pointer that the kernel does not use
     sources, targets, numbers, firsts, _ = tiles or (none, none, none, none, 0)
     fields = [pointers(one.fields, one.type) for one in matrices]
     run = codes.run if codes else 0
-    _multiply[count if tiles else triton.cdiv(count, program.tiles), row_blocks](
+    _multiply[count if tiles else cdiv(count, program.tiles), row_blocks](
         ys,
         x.values,
         none if x.factors is None else x.factors,
@@ -328,6 +335,84 @@ def multiply_each(
     return ys
 
 
+@triton.jit(do_not_specialize=["count", "programs"])
+def _multiply_all_tokens(
+    y, x, factors, bias, w, count, height, in_features, programs,
+    FACTORS: tl.constexpr, BIAS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    PIECE: tl.constexpr, GROUP: tl.constexpr,
+):  # fmt: skip
+    """Every `programs`-th block of y. Memory is read by descriptors, without work of threads.
+
+    Blocks of `GROUP` row blocks and all tokens are computed side by side, so that the cache holds
+    what they read.
+    """
+    tiles, blocks = tl.cdiv(count, COLUMNS), tl.cdiv(height, ROWS)
+    for number in tl.range(tl.program_id(0), tiles * blocks, programs, flatten=True):
+        first = number // (GROUP * tiles) * GROUP
+        rest, size = number % (GROUP * tiles), tl.minimum(blocks - first, GROUP)
+        block, tile = first + rest % size, rest // size
+        sums = tl.zeros((ROWS, COLUMNS), tl.float32)
+        for k in range(0, in_features, PIECE):
+            column = x.load([tile * COLUMNS, k])
+            own = w.load([block * ROWS, k]).to(column.dtype)
+            sums = tl.dot(own, column.T, sums, input_precision="ieee")
+        tokens = tile.to(tl.int64) * COLUMNS + tl.arange(0, COLUMNS)
+        rows = block * ROWS + tl.arange(0, ROWS)
+        used, inside = tokens < count, rows < height
+        if FACTORS:
+            sums = sums * tl.load(factors + tokens, mask=used, other=0.0)[None, :]
+        if BIAS:
+            sums = sums + tl.load(bias + rows, mask=inside, other=0.0)[:, None]
+        at = tokens[None, :] * height + rows[:, None]
+        tl.store(y + at, sums, mask=used[None, :] & inside[:, None])
+
+
+def _is_for_descriptors(x: Operand, matrix: Matrix) -> bool:
+    """Whether tokens are so many that `_multiply_many` is faster, and it can read the matrix."""
+    return (
+        matrix.type in _HALVES
+        and len(x.values) >= _MANY_TOKENS
+        and matrix.in_features % _OF_MANY.piece == 0
+    )
+
+
+def _multiply_many(x: Operand, matrix: Matrix) -> torch.Tensor:
+    """As `multiply`, for many tokens: one program for each processor of the GPU."""
+    count, height, k = len(x.values), matrix.out_features, matrix.in_features
+    y = torch.empty(count, height, device=x.values.device)
+    rows, columns, piece = _OF_MANY.rows, _OF_MANY.tiles * TILE, _OF_MANY.piece
+    size = [x.values.shape[-1], 1]
+    programs = min(_processors(y.device), cdiv(count, columns) * cdiv(height, rows))
+    _multiply_all_tokens[(programs,)](
+        y,
+        TensorDescriptor(x.values, [count, k], size, [columns, piece]),
+        y if x.factors is None else x.factors,
+        y if matrix.bias is None else matrix.bias,
+        TensorDescriptor(matrix.fields[0], [height, k], [k, 1], [rows, piece]),
+        count,
+        height,
+        k,
+        programs,
+        FACTORS=x.factors is not None,
+        BIAS=matrix.bias is not None,
+        ROWS=rows,
+        COLUMNS=columns,
+        PIECE=piece,
+        GROUP=_GROUP,
+        num_warps=_OF_MANY.warps,
+        num_stages=_OF_MANY.stages,
+    )
+    return y
+
+
+@cache
+def _processors(device: torch.device) -> int:
+    """Multiprocessors of a GPU."""
+    if device.type == "cpu":  # Triton's interpreter
+        return 2
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
 def joint(matrix: Matrix, rows: int = 0) -> Hashable:
     """Is equal for matrices that `multiply_each` can multiply; `rows`: those of one in a stack."""
     height = _rows(matrix.type, rows or matrix.out_features)
@@ -352,19 +437,27 @@ def _rows(kind: TensorType, out_features: int) -> int:
     return 64 if kind is not TensorType.F32 and out_features >= 16384 else 32
 
 
-def program_of(kind: TensorType, heights: Sequence[int], tiles: int, each: int) -> Program:
+def program_of(kind: TensorType, heights: tuple[int, ...], tiles: int, each: int) -> Program:
     """How much a program multiplies: as much as leaves enough programs. No bits depend on it.
 
     `each` is the number of tiles of a matrix, about: a program computes no tiles of two matrices,
     and what it lacks is zeros. Numbers of tiles up to the same power of two have the same program,
     so that a warm-up can compile all of them.
     """
-    tiles, each = triton.next_power_of_2(tiles), triton.next_power_of_2(each)
+    sizes = power_of_two_from(tiles), power_of_two_from(each)
+    return _program_of(kind, heights, *sizes, _PROGRAMS)
+
+
+@cache
+def _program_of(
+    kind: TensorType, heights: tuple[int, ...], tiles: int, each: int, least: int
+) -> Program:
+    """As `program_of`: at least so many programs, if possible."""
     rows = _rows(kind, heights[0])
     found, *larger = (one for one in _programs(kind, rows) if one.tiles <= each)
     for program in larger:
-        blocks = sum(triton.cdiv(height, program.rows) for height in heights)
-        if -(-tiles // program.tiles) * blocks < _PROGRAMS:
+        blocks = sum(cdiv(height, program.rows) for height in heights)
+        if cdiv(tiles, program.tiles) * blocks < least:
             break
         found = program
     return found

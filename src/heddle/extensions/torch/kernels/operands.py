@@ -14,6 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
+from heddle.extensions.torch.tiles import cdiv, power_of_two_from
 from heddle.weights.tensor_types import TensorType
 
 _BLOCK = 1024
@@ -112,8 +113,8 @@ def halves(x: torch.Tensor) -> Operand:
     values = torch.empty(x.shape, dtype=torch.float16, device=x.device)
     factors = x.new_empty(len(x))
     (count, width), rows = x.shape, 1 if x.shape[1] > _SHORT else _SHORT_ROWS
-    block = _BLOCK if rows == 1 else triton.next_power_of_2(width)
-    grid = (triton.cdiv(count, rows),)
+    block = _BLOCK if rows == 1 else power_of_two_from(width)
+    grid = (cdiv(count, rows),)
     _divide[grid](values, factors, x.contiguous(), count, width, ROWS=rows, BLOCK=block)
     return Operand(values, factors)
 
@@ -128,8 +129,8 @@ def empty_operand(x: torch.Tensor, kind: torch.dtype) -> Operand:
 
 def whole_rows(count: int, width: int) -> tuple[tuple[int], dict[str, int]]:
     """The grid of programs of whole rows, and their tile, which follows from the width alone."""
-    rows, block = _SHORT_ROWS if width <= _SHORT else 1, triton.next_power_of_2(width)
+    rows, block = _SHORT_ROWS if width <= _SHORT else 1, power_of_two_from(width)
     warps = 4 if rows > 1 else min(16, max(4, block // 512))
     if block > 1 << 14:  # registers of 16 warps do not hold the row
         warps = 32
-    return (triton.cdiv(count, rows),), {"ROWS": rows, "BLOCK": block, "num_warps": warps}
+    return (cdiv(count, rows),), {"ROWS": rows, "BLOCK": block, "num_warps": warps}

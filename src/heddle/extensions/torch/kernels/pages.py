@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import triton
 import triton.language as tl
 
+from heddle.extensions.torch.tiles import cdiv
+
 if TYPE_CHECKING:
     import torch
 
@@ -134,7 +136,7 @@ def store(
     value_codes, value_scales, _ = fields(parts[-1])
     widths, joined = (k.shape[1], v.shape[1]), len(parts) == 1
     columns = sum(widths) if joined else max(widths)
-    _store[len(places), triton.cdiv(columns, _COLUMNS)](
+    _store[len(places), cdiv(columns, _COLUMNS)](
         key_codes, key_scales, value_codes, value_scales, places, k.contiguous(), v.contiguous(),
         *widths, JOINED=joined, KIND=kind, COLUMNS=_COLUMNS, **EXACT,
     )  # fmt: skip

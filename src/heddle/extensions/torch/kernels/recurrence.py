@@ -10,6 +10,7 @@ import triton.language as tl
 
 from heddle.extensions.torch.kernels.activations import sigmoid
 from heddle.extensions.torch.open_blocks import BLOCK
+from heddle.extensions.torch.tiles import cdiv
 
 if TYPE_CHECKING:
     from heddle.extensions.torch.layout import Layout
@@ -125,7 +126,7 @@ def convolve(
     x, (channels, taps) = x.contiguous(), filters.values.shape
     y, table = torch.zeros_like(x), states.table
     where = table.shape[1], states.first_element(place), channels
-    blocks = triton.cdiv(channels, _CHANNELS)
+    blocks = cdiv(channels, _CHANNELS)
     bias = filters.values if filters.bias is None else filters.bias
     _convolve[(len(x), blocks)](
         y, x, filters.values, bias, table, runs.of_tokens, runs.facts, *where,

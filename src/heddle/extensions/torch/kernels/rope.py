@@ -13,6 +13,7 @@ import triton.language as tl
 
 from heddle.extensions.torch.kernels.operands import Operand, inverse, power_of_two
 from heddle.extensions.torch.kernels.pages import EXACT, fields, write
+from heddle.extensions.torch.tiles import cdiv, power_of_two_from
 
 if TYPE_CHECKING:
     from heddle.extensions.torch.cache import Vectors
@@ -68,7 +69,7 @@ def rotate(
     """Rotate x (T, heads * head_dim); table (positions, 2, dim / 2) has cosines, then sines."""
     y, head_dim = torch.empty_like(x), x.shape[1] // heads
     elements, block = _tile(head_dim)
-    _rotate[len(x), triton.cdiv(heads, block)](
+    _rotate[len(x), cdiv(heads, block)](
         y, x.contiguous(), positions, table, heads, head_dim, spec.first, spec.dim // 2,
         INTERLEAVED=spec.interleaved, HEADS=block, ELEMENTS=elements, **EXACT,
     )  # fmt: skip
@@ -132,7 +133,7 @@ def rotate_and_store(
     factors = q.new_empty(len(asked))
     key_codes, key_scales, kind = fields(parts[0])
     value_codes, value_scales, _ = fields(parts[1])
-    blocks = triton.cdiv(heads, block) + 2 * triton.cdiv(kv_heads, block)
+    blocks = cdiv(heads, block) + 2 * cdiv(kv_heads, block)
     _rotate_and_store[len(q), blocks](
         asked, factors, q.contiguous(), k.contiguous(), v.contiguous(), positions, places, table,
         key_codes, key_scales, value_codes, value_scales,
@@ -144,5 +145,5 @@ def rotate_and_store(
 
 def _tile(head_dim: int) -> tuple[int, int]:
     """How many elements of how many heads a program has room for."""
-    elements = triton.next_power_of_2(head_dim)
+    elements = power_of_two_from(head_dim)
     return elements, max(1, _ELEMENTS // elements)

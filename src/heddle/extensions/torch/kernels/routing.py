@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from heddle.extensions.torch.kernels.activations import sigmoid
-from heddle.extensions.torch.tiles import TILE
+from heddle.extensions.torch.tiles import TILE, power_of_two_from
 
 if TYPE_CHECKING:
     from heddle.extensions.torch.constants import Constants
@@ -158,8 +158,8 @@ def choose(
         GROUPS=spec.groups,
         GROUPS_USED=spec.groups_used,
         GROUP_BEST=spec.group_best,
-        ROWS=triton.next_power_of_2(spec.groups),
-        COLUMNS=triton.next_power_of_2(of_group),
+        ROWS=power_of_two_from(spec.groups),
+        COLUMNS=power_of_two_from(of_group),
         num_warps=1,
     )
     return chosen, weights
@@ -260,7 +260,7 @@ def tiles_of_experts(
         most,
         used,
         TILE=TILE,
-        EXPERTS=triton.next_power_of_2(experts),
+        EXPERTS=power_of_two_from(experts),
         BLOCK=_BLOCK,
     )
     return sources, places, matrices, firsts, slots

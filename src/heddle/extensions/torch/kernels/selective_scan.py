@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 
 from heddle.extensions.torch.kernels.recurrence import RUN
+from heddle.extensions.torch.tiles import cdiv, power_of_two_from
 
 if TYPE_CHECKING:
     from heddle.extensions.torch.kernels.recurrence import Runs
@@ -74,9 +75,9 @@ def scan(
     """The scan of all chunks."""
     q, k, v, step = (one.contiguous() for one in (q, k, v, step))
     y, table, channels, elements = torch.zeros_like(v), states.table, v.shape[1], k.shape[1]
-    rows = triton.next_power_of_2(elements)
+    rows = power_of_two_from(elements)
     columns = max(1, _ELEMENTS // rows)
-    _scan[(len(runs.facts), triton.cdiv(channels, columns))](
+    _scan[(len(runs.facts), cdiv(channels, columns))](
         y, q, k, v, step, rates, skip, table, runs.facts,
         table.shape[1], states.first_element(place), channels, elements,
         ELEMENTS=rows, CHANNELS=columns, num_warps=4,

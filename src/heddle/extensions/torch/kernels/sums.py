@@ -6,6 +6,8 @@ import torch
 import triton
 import triton.language as tl
 
+from heddle.extensions.torch.tiles import cdiv
+
 _BLOCK = 512
 _TERMS = 16
 """Terms that a launch adds: four of the levels that torch would compute one by one."""
@@ -48,6 +50,6 @@ def prefix_sums(x: torch.Tensor) -> torch.Tensor:
     rows, columns = x.shape
     while step < columns:
         y = torch.empty_like(x)
-        _add_levels[triton.cdiv(columns, _BLOCK), rows](y, x, columns, step, BLOCK=_BLOCK)
+        _add_levels[cdiv(columns, _BLOCK), rows](y, x, columns, step, BLOCK=_BLOCK)
         x, step = y, step * _TERMS
     return x
