@@ -44,7 +44,7 @@ run_attention() { python3 benchmarks/gpu_kernels.py attention; }
 # with them.
 run_tests() {
     local folder=tests/extensions/torch/kernels
-    python3 -m pytest -q -rf -n 12 --maxfail 20 -o addopts= -o filterwarnings=default \
+    python3 -m pytest -q -rf -n 14 --maxfail 20 -o addopts= -o filterwarnings=default \
         -p no:cacheprovider -m "not torch_slow" -k "not IQ and not TQ" \
         $folder/test_triton_attention.py $folder/test_triton_matmul.py \
         $folder/test_triton_elementwise.py $folder/test_triton_routing.py \

@@ -121,21 +121,23 @@ def merged(peak, total, mixed, own_peak, own_total, own_mixed):
 
 
 @triton.jit
-def of_split(
+def of_positions(
     q, q_row, own, position, end, all_see, factor, table, first, last, kv_head, element,
     key_codes, key_scales, value_codes, value_scales, key_width, value_width, value_stride,
     KEYS: tl.constexpr, VALUE_DIM: tl.constexpr,
     SOFT_CAP: tl.constexpr, WINDOW: tl.constexpr, ALIGNED: tl.constexpr, CAUSAL: tl.constexpr,
     KIND: tl.constexpr, PIECE: tl.constexpr, BLOCK: tl.constexpr, PAGE: tl.constexpr,
+    SPAN: tl.constexpr,
 ):  # fmt: skip
     """The softmax of positions from `first` to `last`: its peak, sum, and sums of values.
 
-    Where a value is not finite, the sums are not. Then they are computed again with care.
+    Splits are merged if there are several. Where a value is not finite, the sums are not. Then they
+    are computed again with care.
     """
     peak, total, mixed = of_blocks(
         q, q_row, own, position, end, all_see, factor, table, first, last, kv_head, element,
         key_codes, key_scales, value_codes, value_scales, key_width, value_width, value_stride,
-        KEYS, VALUE_DIM, SOFT_CAP, WINDOW, ALIGNED, CAUSAL, False, KIND, PIECE, BLOCK, PAGE,
+        KEYS, VALUE_DIM, SOFT_CAP, WINDOW, ALIGNED, CAUSAL, False, KIND, PIECE, BLOCK, PAGE, SPAN,
     )  # fmt: skip
     is_finite = tl.abs(mixed) <= 3.4028234663852886e38
     if tl.min(tl.min(is_finite.to(tl.int32), 1), 0) == 0:
@@ -143,6 +145,7 @@ def of_split(
             q, q_row, own, position, end, all_see, factor, table, first, last, kv_head, element,
             key_codes, key_scales, value_codes, value_scales, key_width, value_width, value_stride,
             KEYS, VALUE_DIM, SOFT_CAP, WINDOW, ALIGNED, CAUSAL, True, KIND, PIECE, BLOCK, PAGE,
+            SPAN,
         )  # fmt: skip
     return peak, total, mixed
 
@@ -155,8 +158,9 @@ def of_blocks(
     SOFT_CAP: tl.constexpr, WINDOW: tl.constexpr, ALIGNED: tl.constexpr, CAUSAL: tl.constexpr,
     CAREFUL: tl.constexpr,
     KIND: tl.constexpr, PIECE: tl.constexpr, BLOCK: tl.constexpr, PAGE: tl.constexpr,
+    SPAN: tl.constexpr,
 ):  # fmt: skip
-    """The same, block by block.
+    """The same, block by block; a `SPAN` of 0 is one split.
 
     If `CAREFUL`, a value that is not finite concerns the queries that see it, and no others: the
     weight of others is 0, and 0 * NaN is NaN.
@@ -165,11 +169,20 @@ def of_blocks(
     peak = tl.full((rows,), float("-inf"), tl.float32)
     total = tl.zeros((rows,), tl.float32)
     mixed = tl.zeros((rows, element.shape[0]), tl.float32)
+    if SPAN > 0:  # of the splits before
+        all_peak, all_total, all_mixed = peak, total, mixed
     first_column = (tl.arange(0, BLOCK) >= 0)[:, None] & (tl.arange(0, 16) == 0)[None, :]
     first_column = first_column.to(tl.float16)
     if KEYS == PIECE:
         query = queries_of(q, q_row, own, tl.arange(0, PIECE), KEYS)
     for begin in range(first, last, BLOCK):
+        if SPAN > 0:  # noqa: SIM102 - the compiler decides
+            if begin % SPAN == 0:
+                all_peak, all_total, all_mixed = merged(
+                    all_peak, all_total, all_mixed, peak, total, mixed
+                )
+                peak = tl.full((rows,), float("-inf"), tl.float32)
+                total, mixed = tl.zeros_like(total), tl.zeros_like(mixed)
         positions = begin + tl.arange(0, BLOCK)
         held = positions < end
         place = places_of(table + begin // PAGE, begin, end, BLOCK, PAGE)
@@ -207,6 +220,8 @@ def of_blocks(
         total = total * faded + tl.sum(tl.dot(weights, first_column), 1)
         mixed = tl.dot(weights, values, mixed * faded[:, None])
         peak = higher
+    if SPAN > 0:
+        peak, total, mixed = merged(all_peak, all_total, all_mixed, peak, total, mixed)
     return peak, total, mixed
 
 
@@ -239,10 +254,10 @@ def asked_by(
     first, last = seen(position, end, WINDOW, ALIGNED, CAUSAL)
     q_row = token * heads + head
     factor = tl.load(factors + q_row, mask=own, other=0.0) * scale
-    # All rows see the positions before this one: a tile that is not full has rows that see nothing.
-    all_see = tl.min(position, 0) + 1
+    # All rows see the positions before this one. What rows without a query see does not matter.
+    all_see = tl.min(tl.where(position >= 0, position, end), 0) + 1
     if not CAUSAL:
-        all_see = tl.where(all_see > 0, end, 0)
+        all_see = end
     return kv_head, head, own, position, token, end, all_see, first, last, q_row, factor
 
 
@@ -271,11 +286,11 @@ def _attend_split(
         begin = tl.maximum(first, split * SPAN) // BLOCK * BLOCK
         beyond = tl.minimum(last, (split + 1) * SPAN)
         if begin < beyond:  # else `_merge` does not read this split
-            peak, total, mixed = of_split(
+            peak, total, mixed = of_positions(
                 q, q_row, own, position, end, all_see, factor, tables + tile * numbers,
                 begin, beyond, kv_head, element, key_codes, key_scales, value_codes, value_scales,
                 key_width, value_width, value_stride,
-                KEYS, VALUE_DIM, SOFT_CAP, WINDOW, ALIGNED, CAUSAL, KIND, PIECE, BLOCK, PAGE,
+                KEYS, VALUE_DIM, SOFT_CAP, WINDOW, ALIGNED, CAUSAL, KIND, PIECE, BLOCK, PAGE, 0,
             )  # fmt: skip
             row = ((in_round * splits + split) * VALUE_PARTS + part) * heads + head
             tl.store(peaks + row, peak, mask=stored)
@@ -354,18 +369,12 @@ def _attend_whole(
         SHARED, HEADS, TOKENS, ROWS, WINDOW, ALIGNED, CAUSAL,
     )  # fmt: skip
     element = part * VALUES + tl.arange(0, VALUES)
-    peak = tl.full((ROWS,), float("-inf"), tl.float32)
-    total = tl.zeros((ROWS,), tl.float32)
-    mixed = tl.zeros((ROWS, VALUES), tl.float32)
-    for split in range(first // SPAN, tl.cdiv(last, SPAN)):
-        own_peak, own_total, own_mixed = of_split(
-            q, q_row, own, position, end, all_see, factor, tables + tile * numbers,
-            tl.maximum(first, split * SPAN) // BLOCK * BLOCK, tl.minimum(last, (split + 1) * SPAN),
-            kv_head, element, key_codes, key_scales, value_codes, value_scales,
-            key_width, value_width, value_stride,
-            KEYS, VALUE_DIM, SOFT_CAP, WINDOW, ALIGNED, CAUSAL, KIND, PIECE, BLOCK, PAGE,
-        )  # fmt: skip
-        peak, total, mixed = merged(peak, total, mixed, own_peak, own_total, own_mixed)
+    peak, total, mixed = of_positions(
+        q, q_row, own, position, end, all_see, factor, tables + tile * numbers,
+        first // BLOCK * BLOCK, last, kv_head, element,
+        key_codes, key_scales, value_codes, value_scales, key_width, value_width, value_stride,
+        KEYS, VALUE_DIM, SOFT_CAP, WINDOW, ALIGNED, CAUSAL, KIND, PIECE, BLOCK, PAGE, SPAN,
+    )  # fmt: skip
     store_result(
         y, peak, total, mixed, sinks, head, token, own & (position >= 0), element, heads,
         VALUE_DIM, SINKS,
