@@ -24,6 +24,7 @@ from heddle.extensions.torch.layout import (  # isort: skip
     Spare,
 )
 from heddle.extensions.torch.rotation import Rotations  # isort: skip
+from heddle.extensions.torch.tiles import TILE  # isort: skip
 
 Shape = attention.Shape
 PAGES = 24
@@ -134,6 +135,29 @@ def test_more_tiles_and_splits_than_needed_change_nothing(
     assert layout.stored[0][4:].tolist() == [(PAGES - 1) * 32] * 12
     monkeypatch.setattr(f"{__name__}.layout_of", lambda *chunks: layout)
     assert torch.equal(attended(shape, "f16", q, *chunks), expected)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_program_for_all_splits_of_a_tile_changes_no_bits(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In tiles of any number of queries, with sinks, and beside a page that is not finite."""
+    shape = SHAPES[name]
+    q = queries(shape, 30)
+    pages = [*LONG[:8], PAGES - 1]  # only the last queries see it, if they see no later positions
+    chunks = (Chunk(0, END - 27, [1] * 27, pages, False), Chunk(1, 2, [1] * 3, SHORT, False))
+    sinks = torch.arange(shape.heads, device=DEVICE) / 2.0
+    made = []
+    for least, of_tile in ((1 << 30, TILE), (0, TILE), (1 << 30, 4), (0, 4)):
+        monkeypatch.setattr(kernels, "_PROGRAMS", least)
+        integers = PlanIntegers(chunks, 1, of_tile)
+        packed = torch.from_numpy(integers.packed(integers.sizes, None)).to(DEVICE)
+        layout = Layout.over(packed, integers.sizes)
+        monkeypatch.setattr(f"{__name__}.layout_of", lambda *chunks, own=layout: own)
+        made.append(attended(shape, "f16", q, *chunks, sinks=sinks).nan_to_num(77.0))
+    assert all(torch.equal(one, made[0]) for one in made)
+    assert (made[0] == 77.0).any()
+    assert (made[0] != 77.0).any()
 
 
 def test_many_tiles_take_several_rounds(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -107,6 +107,26 @@ def test_a_program_of_several_tiles_changes_no_bits(
     assert found[0].isfinite().all()
 
 
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("kind", [TensorType.F16, TensorType.BF16], ids=lambda kind: kind.name)
+def test_programs_that_read_by_descriptors_change_no_bits(
+    kind: TensorType, bias: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several matrices, with ends of tokens and rows inside a program."""
+    matrices = [matrix_of(kind, rows, 128, bias=bias)[0] for rows in (300, 7)]
+    x = operand(tokens_of(19 * TILE, 128), kind)
+    few = multiply_each(x, matrices)
+    monkeypatch.setattr(matmul, "_MANY_TOKENS", 19 * TILE)
+    used = []
+    many = matmul._multiply_many
+    monkeypatch.setattr(matmul, "_multiply_many", lambda *given: used.append(1) or many(*given))
+    for own, other in zip(multiply_each(x, matrices), few, strict=True):
+        assert torch.equal(own, other)
+    assert len(used) == 2
+    multiply(operand(tokens_of(19 * TILE, 96), kind), matrix_of(kind, 7, 96)[0])
+    assert len(used) == 2, "columns that a program cannot take at once"
+
+
 def tiles_of(*counts: int, each: int = 1) -> Tiles:
     """So many tiles of each matrix. The last token of each is missing, and the last tile unused."""
     numbers = [number for number, count in enumerate(counts) for _ in range(count)]
