@@ -109,14 +109,16 @@ constexpr int64_t packed_bytes(int64_t tokens, int64_t blocks) {
     return tokens * blocks * kPackedBlock + 16 * kBlock;
 }
 
-// Columns of a slice, panels whose sums wait for the next slice, and tokens whose activations stay
-// in the second-level cache meanwhile.
+// Columns of a slice, slices multiplied together at most, panels whose sums wait for the next
+// slices, and tokens whose activations stay in the second-level cache meanwhile.
 constexpr int kSliceColumns = 512;
+constexpr int kSlices = 2;
 constexpr int kSlicePanels = 8;
-constexpr int kTokenBlock = 128;
+constexpr int kTokenBlock = 256;
 // Codes, and up to six vectors of floats for each block of columns.
 constexpr int64_t kSliceBytes = int64_t{kSliceColumns / kBlock} * 16 * (kBlock + 6 * 4);
-constexpr int64_t kMatmulScratch = kSliceBytes + int64_t{kSlicePanels} * kTokenBlock * 16 * 4;
+constexpr int64_t kMatmulScratch =
+    kSlices * kSliceBytes + int64_t{kSlicePanels} * kTokenBlock * 16 * 4;
 
 // out[t, row] (+)= w[row] . x[t] + bias[row], for the rows of panels [first_panel, last_panel).
 struct MatmulArgs {

@@ -32,7 +32,11 @@ inline __m256i four_columns(const int8_t* p) {
 }
 
 // What slices.h is written with.
+#if defined(HEDDLE_TILES)
+constexpr int kSliceTile = 16;  // rows of a tile register
+#else
 constexpr int kSliceTile = 6;  // the sums of more tokens do not stay in registers
+#endif
 using Codes = __m256i;
 inline Codes load_codes(const uint8_t* p) {
     return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
@@ -52,9 +56,17 @@ inline Codes add_bytes(Codes codes, int more) {
     return _mm256_add_epi8(codes, _mm256_set1_epi8(static_cast<char>(more)));
 }
 inline Codes all_lanes(int32_t v) { return _mm256_set1_epi32(v); }
+inline Codes add_lanes(Codes a, Codes b) { return _mm256_add_epi32(a, b); }
 inline Rows to_floats(Codes sums) { return _mm256_cvtepi32_ps(sums); }
 inline Rows multiply(Rows a, Rows b) { return _mm256_mul_ps(a, b); }
 inline Rows fma(Rows a, float b, Rows c) { return _mm256_fmadd_ps(a, _mm256_set1_ps(b), c); }
+// The compiler computes the vector before what follows that it may not move, as tiles.
+inline void keep_here(Rows& rows) { asm volatile("" : "+x"(rows)); }
+// A dot product that began with kZeroBits, times the scale. `zero` is scaled_zero(scale).
+inline Rows scaled_sum(Codes dot, Rows scale, Rows zero) {
+    return _mm256_fmadd_ps(_mm256_castsi256_ps(dot), scale, zero);
+}
+inline Rows scaled_zero(Rows scale) { return _mm256_mul_ps(scale, _mm256_set1_ps(-kZero)); }
 
 inline __m256 bytes_to_float(const uint8_t* p, bool is_signed) {
     const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
@@ -200,12 +212,7 @@ inline void multiply_part(const uint8_t* codes, const int8_t* x, const BlockScal
     add_groups<F, T, kFirst, kLast>(codes, x, columns, dot);
 }
 
-// `shift` is shift_of(scale).
-inline __m256 scaled_sum(__m256i dot, __m256 scale, __m256 shift) {
-    return _mm256_fmadd_ps(_mm256_castsi256_ps(dot), scale, shift);
-}
-
-inline __m256 shift_of(__m256 scale) { return _mm256_mul_ps(scale, _mm256_set1_ps(-kZero)); }
+inline __m256 shift_of(__m256 scale) { return scaled_zero(scale); }
 
 // The same of a dot product that multiply_part made.
 template <Format F>

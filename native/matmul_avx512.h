@@ -18,7 +18,11 @@ constexpr int kMaxTile = 12;
 
 // What slices.h is written with.
 #define HEDDLE_HAS_SLICES
+#if defined(HEDDLE_TILES)
+constexpr int kSliceTile = 16;  // rows of a tile register
+#else
 constexpr int kSliceTile = 12;
+#endif
 using Codes = __m512i;
 using Rows = __m512;
 inline Codes load_codes(const uint8_t* p) { return _mm512_loadu_si512(p); }
@@ -29,12 +33,20 @@ inline Codes add_bytes(Codes codes, int more) {
     return _mm512_add_epi8(codes, _mm512_set1_epi8(static_cast<char>(more)));
 }
 inline Codes all_lanes(int32_t v) { return _mm512_set1_epi32(v); }
+inline Codes add_lanes(Codes a, Codes b) { return _mm512_add_epi32(a, b); }
 inline Codes add_products(Codes sums, Codes codes, Codes x) {
     return _mm512_dpbusd_epi32(sums, codes, x);
 }
 inline Rows to_floats(Codes sums) { return _mm512_cvtepi32_ps(sums); }
 inline Rows multiply(Rows a, Rows b) { return _mm512_mul_ps(a, b); }
 inline Rows fma(Rows a, float b, Rows c) { return _mm512_fmadd_ps(a, _mm512_set1_ps(b), c); }
+// The compiler computes the vector before what follows that it may not move, as tiles.
+inline void keep_here(Rows& rows) { asm volatile("" : "+v"(rows)); }
+// A dot product that began with kZeroBits, times the scale. `zero` is scaled_zero(scale).
+inline Rows scaled_sum(Codes dot, Rows scale, Rows zero) {
+    return _mm512_fmadd_ps(_mm512_castsi512_ps(dot), scale, zero);
+}
+inline Rows scaled_zero(Rows scale) { return _mm512_mul_ps(scale, _mm512_set1_ps(-kZero)); }
 
 inline __m512 halves_to_float(const uint8_t* p) {
     return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
@@ -179,19 +191,12 @@ inline __m512i start_of(const BlockScale& scale) {
     return _mm512_dpwssd_epi32(zero, _mm512_set1_epi32(kFactors), _mm512_set1_epi32(sums));
 }
 
-// A dot product that began with kZeroBits, times the scale. `shift` is -kZero * scale.
-inline __m512 scaled_sum(__m512i dot, __m512 scale, __m512 shift) {
-    return _mm512_fmadd_ps(_mm512_castsi512_ps(dot), scale, shift);
-}
-
 // The same of a dot product that began with start_of.
 template <Format F>
-inline __m512 scaled_part(__m512i dot, __m512 scale, __m512 shift) {
-    if constexpr (sums_are_floats(layout_of(F))) return scaled_sum(dot, scale, shift);
+inline __m512 scaled_part(__m512i dot, __m512 scale, __m512 zero) {
+    if constexpr (sums_are_floats(layout_of(F))) return scaled_sum(dot, scale, zero);
     return _mm512_mul_ps(_mm512_cvtepi32_ps(dot), scale);
 }
-
-inline __m512 shift_of(__m512 scale) { return _mm512_mul_ps(scale, _mm512_set1_ps(-kZero)); }
 
 // One part of a block: exact dot products, then one fused multiply-add per row and token, and one
 // for the minimum.
@@ -201,7 +206,7 @@ inline void add_part(const uint8_t* block, const Shared& shared, const int8_t* x
     constexpr Layout L = layout_of(F);
     constexpr int kFirst = Part * kGroups / L.parts, kLast = (Part + 1) * kGroups / L.parts;
     const PartScale part = part_scale<F>(block, shared, Part);
-    const __m512 shift = shift_of(part.scale);
+    const __m512 zero = scaled_zero(part.scale);
     const int64_t blocks = columns / kBlock;
     __m512i dot[T];
 #pragma GCC unroll 16
@@ -210,7 +215,7 @@ inline void add_part(const uint8_t* block, const Shared& shared, const int8_t* x
 #pragma GCC unroll 16
     for (int t = 0; t < T; ++t) {
         const BlockScale& scale = scales[t * blocks];
-        const __m512 scaled = scaled_part<F>(dot[t], part.scale, shift);
+        const __m512 scaled = scaled_part<F>(dot[t], part.scale, zero);
         acc[t] = _mm512_fmadd_ps(scaled, _mm512_set1_ps(scale.d), acc[t]);
         if constexpr (L.minimum) {
             const float s = L.parts == 1 ? scale.s : scale.half_s[Part];

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels.h"
+#include "tiles.h"
 
 namespace {
 
@@ -10,10 +11,22 @@ using namespace heddle;
 constexpr int kVector = kPanelRows * 4;  // bytes
 constexpr int kPacksFrom = 24;           // tokens; with fewer, unpacking costs more than it saves
 
-// A block of columns in a slice: for each part its scale, its shift and, if the format has one, its
-// minimum; then a byte for each code. kSliceOffset stands in for the format's offset, if it has
-// one.
+// A block of columns in a slice: for each part its scale, scaled_zero of it and, if the format has
+// one, its minimum; then a byte for each code. kSliceOffset stands in for the format's offset, if
+// it has one.
 constexpr int part_bytes(bool minimum) { return (minimum ? 3 : 2) * kVector; }
+
+// What a format's products of slices depend on.
+template <int Parts, bool Minimum, bool Floats>
+struct SliceShape {
+    static constexpr int kParts = Parts;
+    static constexpr bool kMinimum = Minimum;
+    static constexpr bool kFloats = Floats;  // sums_are_floats
+    static constexpr int kNumbers = part_bytes(Minimum);
+    static constexpr int kBlockBytes = Parts * kNumbers + kGroups * kVector;
+};
+template <Format F>
+using ShapeOf = SliceShape<layout_of(F).parts, layout_of(F).minimum, sums_are_floats(layout_of(F))>;
 
 // The numbers of T tokens' scales in a packed block, after the codes.
 template <int T>
@@ -22,5 +35,36 @@ struct PackedScales {
     int32_t start[T], half_start[2][T];
 };
 static_assert(sizeof(PackedScales<1>) == kPackedBlock - kBlock);
+
+// A tile of tokens: its activations, and where a panel's sums have it, in bytes.
+struct Tile {
+    const uint8_t* x;
+    int tokens;
+    int64_t sums;
+};
+
+// What slices of some panels, of the same columns, are multiplied with: tiles [first, last) of a
+// matmul's tokens, from a block of their activations on. The products of one tile with all panels
+// follow one another, while its activations are in the first-level cache.
+struct SliceRun {
+    const MatmulArgs& a;
+    const uint8_t* slices;  // kSliceBytes apart
+    int panels, blocks;
+    int first, last, first_token;
+    int64_t block;
+    uint8_t* sums;       // (tokens of the run, kPanelRows) of each panel, float32
+    int64_t panel_sums;  // bytes of them
+
+    const uint8_t* slice(int panel) const { return slices + panel * kSliceBytes; }
+    uint8_t* sums_of(int panel) const { return sums + panel * panel_sums; }
+    Tile tile(int number) const {
+        const int tiles = tiles_of(a.tokens, kSliceTile);
+        const int begin = tile_begin(a.tokens, tiles, number);
+        const int tokens = tile_begin(a.tokens, tiles, number + 1) - begin;
+        const int64_t records = begin * a.packed.blocks + block * tokens;
+        return {a.packed.tiles + records * kPackedBlock, tokens,
+                int64_t{begin - first_token} * kVector};
+    }
+};
 
 }  // namespace

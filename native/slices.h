@@ -11,7 +11,6 @@
 
 #include "kernels.h"
 #include "slice_layout.h"
-#include "tiles.h"
 #if defined(HEDDLE_TILES)
 #include "slice_tiles.h"
 #else
@@ -43,7 +42,7 @@ inline void unpack_slice(const uint8_t* panel, int columns, uint8_t* out) {
             for (int i = 0; i < L.parts; ++i) {
                 const auto part = part_scale<F>(panel, shared, i);
                 store_rows(out, part.scale);
-                store_rows(out + kVector, shift_of(part.scale));
+                store_rows(out + kVector, scaled_zero(part.scale));
                 if constexpr (L.minimum) store_rows(out + 2 * kVector, part.minimum);
                 out += part_bytes(L.minimum);
             }
@@ -89,24 +88,18 @@ void pack(const QuantisedRows& rows, int columns, int tokens, int tile, uint8_t*
     pack_tile(rows, blocks, first, end - first, out + first * blocks * kPackedBlock);
 }
 
-template <int Parts, bool Minimum, int T = kSliceTile>
-void add_slice(const uint8_t* slice, int blocks, const uint8_t* x, int tokens, uint8_t* sums) {
-    if constexpr (T > 0) {
-        if (tokens != T) return add_slice<Parts, Minimum, T - 1>(slice, blocks, x, tokens, sums);
-        slice_tile<Parts, Minimum, T>(slice, blocks, x, sums);
-    }
-}
-
 // A run of tiles and a run of panels. All panels of one slice are multiplied before the next slice,
 // so that the slice's activations stay in the second-level cache.
 template <Format F>
-void multiply_slices(const MatmulArgs& a, int first_tile, int last_tile, int from, int to) {
+void multiply_panels(const MatmulArgs& a, int first_tile, int last_tile, int from, int to) {
     constexpr Layout L = layout_of(F);
     static_assert(L.minimum == (L.offset == 0), "a slice has minima, or codes with an offset");
     const int tiles = tiles_of(a.tokens, kSliceTile);
     const int first = tile_begin(a.tokens, tiles, first_tile);
     const int last = tile_begin(a.tokens, tiles, last_tile);
-    uint8_t* const sums = a.scratch + kSliceBytes;
+    // Two slices and the activations of few tiles would not stay in the first-level cache.
+    const int together = last_tile - first_tile > 2 ? kSlicesTogether : 1;
+    uint8_t* const sums = a.scratch + kSlices * kSliceBytes;
     const int64_t panel_sums = int64_t{last - first} * kVector;
     std::memset(sums, 0, static_cast<size_t>((to - from) * panel_sums));
     for (int column = 0; column < a.w->columns; column += kSliceColumns) {
@@ -114,20 +107,19 @@ void multiply_slices(const MatmulArgs& a, int first_tile, int last_tile, int fro
         const int columns = left < kSliceColumns ? left : kSliceColumns;
         const int64_t at = column / L.columns() * int64_t{L.super_block()} * kPanelRows;
         const int64_t block = a.packed.first_block + column / kBlock;
-        for (int panel = from; panel < to; ++panel) {
-            unpack_slice<F>(a.w->panels + panel * a.w->panel_bytes + at, columns, a.scratch);
-            for (int i = first_tile; i < last_tile; ++i) {
-                const int token = tile_begin(a.tokens, tiles, i);
-                const int count = tile_begin(a.tokens, tiles, i + 1) - token;
-                const int64_t record = token * a.packed.blocks + block * count;
-                add_slice<L.parts, L.minimum>(
-                    a.scratch, columns / kBlock, a.packed.tiles + record * kPackedBlock, count,
-                    sums + (panel - from) * panel_sums + (token - first) * kVector);
+        for (int panel = from; panel < to; panel += together) {
+            const int panels = to - panel < together ? to - panel : together;
+            for (int i = 0; i < panels; ++i) {
+                unpack_slice<F>(a.w->panels + (panel + i) * a.w->panel_bytes + at, columns,
+                                a.scratch + i * kSliceBytes);
             }
+            multiply_slices<ShapeOf<F>>({a, a.scratch, panels, columns / kBlock, first_tile,
+                                         last_tile, first, block,
+                                         sums + (panel - from) * panel_sums, panel_sums});
         }
     }
-    for (int panel = from; panel < to; ++panel) {
-        for (int token = first; token < last; ++token) {
+    for (int token = first; token < last; ++token) {
+        for (int panel = from; panel < to; ++panel) {
             const uint8_t* of = sums + (panel - from) * panel_sums + (token - first) * kVector;
             write_sums(a, panel, token, reinterpret_cast<const float*>(of));
         }
@@ -142,7 +134,7 @@ void matmul_slices(const MatmulArgs& a) {
         const int last_tile = tile + kTiles < tiles ? tile + kTiles : tiles;
         for (int panel = a.first_panel; panel < a.last_panel; panel += kSlicePanels) {
             const int last = panel + kSlicePanels;
-            multiply_slices<F>(a, tile, last_tile, panel,
+            multiply_panels<F>(a, tile, last_tile, panel,
                                last < a.last_panel ? last : a.last_panel);
         }
     }

@@ -33,8 +33,11 @@ template <size_t Row = 0>
 void matmul_packed(const MatmulArgs& a) {
     if constexpr (Row < sizeof(kFormats) / sizeof(kFormats[0])) {
         constexpr Format F = kFormats[Row].format;
-        if constexpr (is_quantised(F) && layout_of(F).parts == 1) {
-            if (a.w->format == F) return matmul_slices<F>(a);
+        if constexpr (is_quantised(F)) {
+            if (a.w->format == F) {
+                const ShapedTiles shaped(layout_of(F).parts);
+                return matmul_slices<F>(a);
+            }
         }
         matmul_packed<Row + 1>(a);
     } else {
@@ -42,11 +45,8 @@ void matmul_packed(const MatmulArgs& a) {
     }
 }
 
-// Products of half a block would use half of a tile, and take as long.
 void matmul_in_tiles(const MatmulArgs& a) {
-    if (a.packed.tiles == nullptr) return base().matmul(a);
-    const ShapedTiles shaped;
-    matmul_packed(a);
+    a.packed.tiles == nullptr ? base().matmul(a) : matmul_packed(a);
 }
 
 // As in integer_peak.h: products of registers, four sums in flight.

@@ -97,7 +97,8 @@ struct MatmulCase {
     Format format;
     std::vector<uint8_t> raw;
     int rows, columns;
-    Floats x, bias, onto;  // bias and onto may be empty
+    int least = 1, most = kMostTokens;  // tokens
+    Floats x, bias, onto;               // bias and onto may be empty
     Quantised xq;
     LineFloats scratch;
     LineBytes packed;
@@ -135,17 +136,18 @@ struct MatmulCase {
     }
 };
 
+// Compares matmuls of c.least to c.most tokens.
 void compare_matmul(Check& check, MatmulCase& c) {
     ThreadPool pool(1);
     Arena arena;
     const Matrix reference(arena, pool, *portable_kernels(), c.format, TensorBytes(c.raw.data()),
                            c.rows, c.columns, c.bias);
-    const Floats expected = c.run(*portable_kernels(), reference, kMostTokens);
+    const Floats expected = c.run(*portable_kernels(), reference, c.most);
     check.take(expected);
     for (const Kernels* level : fast_levels()) {
         const Matrix matrix(arena, pool, *level, c.format, TensorBytes(c.raw.data()), c.rows,
                             c.columns, c.bias);
-        for (int tokens = 1; tokens <= kMostTokens; ++tokens) {
+        for (int tokens = c.least; tokens <= c.most; ++tokens) {
             const Floats found = c.run(*level, matrix, tokens);
             check.same(*level,
                        text("rows", c.rows) + text("columns", c.columns) + text("tokens", tokens),
@@ -155,16 +157,17 @@ void compare_matmul(Check& check, MatmulCase& c) {
 }
 
 MatmulCase matmul_case(Random& random, const FormatRow& row, int rows, int columns, bool bias,
-                       bool accumulate) {
+                       bool accumulate, int most = kMostTokens) {
     MatmulCase c;
+    c.most = most;
     c.format = row.format;
     c.rows = rows;
     c.columns = columns;
     c.raw = random_matrix(random, row, rows, columns);
-    c.x = random.activations(int64_t{kMostTokens} * columns);
+    c.x = random.activations(int64_t{most} * columns);
     if (is_quantised(row.format)) c.xq = quantise(*portable_kernels(), c.x);
     if (bias) c.bias = random.normals(rows, 1.0f);
-    if (accumulate) c.onto = random.normals(int64_t{kMostTokens} * c.stride(), 1.0f);
+    if (accumulate) c.onto = random.normals(int64_t{most} * c.stride(), 1.0f);
     return c;
 }
 
@@ -181,6 +184,22 @@ void check_matmul(const FormatRow& row) {
             ++number;
         }
     }
+}
+
+// More tokens, panels and columns than are multiplied together; one format of each SliceShape.
+void check_long_matmul(const FormatRow& row) {
+    const std::string name = row.name;
+    if (name != "Q8_0" && name != "Q4_1" && name != "Q6_K" && name != "Q2_K" && name != "MXFP4") {
+        return;
+    }
+    Check check("long matmul " + name);
+    Random random(3);
+    const int unit = row.layout.columns();
+    const int columns = kSliceColumns + (300 + unit) / unit * unit;
+    const int rows = 16 * kSlicePanels + 20;
+    MatmulCase c = matmul_case(random, row, rows, columns, true, false, kTokenBlock + 44);
+    c.least = c.most;
+    compare_matmul(check, c);
 }
 
 // Gives `byte` to all bytes of a block but those that its values' size depends on, its scales.
@@ -656,6 +675,7 @@ int main(int argc, char** argv) {
     }
     for (const FormatRow& row : kFormats) {
         check_matmul(row);
+        check_long_matmul(row);
         check_extreme_codes(row);
         check_dequantise(row);
     }

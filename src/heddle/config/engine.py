@@ -221,7 +221,7 @@ class EngineConfig(HubConfig, Extended):
     isa: str = setting(
         "auto",
         "devices",
-        "instruction level of the kernels; auto = the fastest of this machine (never amx)",
+        "instruction level of the kernels; auto = the fastest of this machine",
         choices=("auto", "portable", "avx2", "avxvnni", "avx512", "amx", "neon"),
     )
     extensions: tuple[EngineSettings, ...] = field(
