@@ -27,6 +27,7 @@ using InstructionPointer = std::unique_ptr<Instruction>;
 // row_instructions.cpp
 InstructionPointer make_embed(std::shared_ptr<const Matrix> table, int out, Lookups by, int first);
 InstructionPointer make_embed_segments(std::shared_ptr<const Matrix> table, int separator, int out);
+InstructionPointer make_embed_previous(std::shared_ptr<const Matrix> table, int start, int out);
 InstructionPointer make_mean_rows(int in, int out);
 InstructionPointer make_norm(int in, std::vector<float> weight, float eps, int out, bool quantise);
 InstructionPointer make_layer_norm(int in, std::vector<float> weight, std::vector<float> bias,

@@ -175,6 +175,15 @@ void Program::embed_segments(std::shared_ptr<const Matrix> table, int separator,
     append(make_embed_segments(std::move(table), separator, out));
 }
 
+void Program::embed_previous(std::shared_ptr<const Matrix> table, int start, int out) {
+    check_table(table->packed(), out);
+    if (start < 0 || start >= table->packed().rows) {
+        throw std::invalid_argument("the table has not so many rows");
+    }
+    causal_ = false;
+    append(make_embed_previous(std::move(table), start, out));
+}
+
 void Program::mean_rows(int in, int out) {
     check_per_token(in);
     same_shape(in, out);

@@ -178,6 +178,9 @@ class Program final : private Task {
     // Rows by the number of separators before a token in its sequence, at most the last row. A step
     // holds whole sequences.
     void embed_segments(std::shared_ptr<const Matrix> table, int separator, int out);
+    // Rows of the token before each one in its sequence, `start` before the first. A step holds
+    // whole sequences.
+    void embed_previous(std::shared_ptr<const Matrix> table, int start, int out);
     void mean_rows(int in, int out);  // each row becomes the mean of its sequence's
     void norm(int in, std::vector<float> weight, float eps, int out, bool quantise);
     void layer_norm(int in, std::vector<float> weight, std::vector<float> bias, float eps, int out,

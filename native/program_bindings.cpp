@@ -283,6 +283,12 @@ void bind_program(nb::module_& m) {
                 p.embed_segments(std::move(table), separator, out);
             },
             nb::arg("table"), nb::arg("separator"), nb::arg("out"))
+        .def(
+            "embed_previous",
+            [](Program& p, std::shared_ptr<Matrix> table, int start, int out) {
+                p.embed_previous(std::move(table), start, out);
+            },
+            nb::arg("table"), nb::arg("start"), nb::arg("out"))
         .def("mean_rows", &Program::mean_rows, nb::arg("in_"), nb::arg("out"))
         .def(
             "norm",

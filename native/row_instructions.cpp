@@ -53,6 +53,25 @@ class EmbedSegments final : public Instruction {
     int separator_, out_;
 };
 
+// Rows of the token before each one in its sequence.
+class EmbedPrevious final : public Instruction {
+  public:
+    EmbedPrevious(std::shared_ptr<const Matrix> table, int start, int out)
+        : Instruction("embed"), table_(std::move(table)), start_(start), out_(out) {}
+    int items(const Program& p) const override { return static_cast<int>(step(p).spans.size()); }
+    void run(Program& p, int item, int) override {
+        const Span& span = step(p).spans[item];
+        for (int i = span.row, at = start_; i < span.row + span.tokens; ++i) {
+            table_->dequantise_row(at < table_->packed().rows ? at : 0, row(p, out_, i));
+            at = step(p).ids[i];
+        }
+    }
+
+  private:
+    std::shared_ptr<const Matrix> table_;
+    int start_, out_;
+};
+
 // Each row becomes the mean of the rows of its sequence, added in float64 in their order.
 class MeanRows final : public Instruction {
   public:
@@ -433,6 +452,10 @@ InstructionPointer make_embed(std::shared_ptr<const Matrix> table, int out, Look
 InstructionPointer make_embed_segments(std::shared_ptr<const Matrix> table, int separator,
                                        int out) {
     return std::make_unique<EmbedSegments>(std::move(table), separator, out);
+}
+
+InstructionPointer make_embed_previous(std::shared_ptr<const Matrix> table, int start, int out) {
+    return std::make_unique<EmbedPrevious>(std::move(table), start, out);
 }
 
 InstructionPointer make_mean_rows(int in, int out) { return std::make_unique<MeanRows>(in, out); }

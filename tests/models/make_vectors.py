@@ -156,8 +156,12 @@ def found(model: TinyEncoder) -> dict[str, Any]:
     labels = {"id2label": CLASSES} if model.classifies else {}
     options = {**model.config, **labels, "attn_implementation": "eager"}
     network = auto.from_config(transformers.AutoConfig.for_model(**options)).float().eval()
-    shapes = {name: list(one.shape) for name, one in network.state_dict().items()}
-    network.load_state_dict({n: torch.from_numpy(v) for n, v in model.state(shapes).items()})
+    state = network.state_dict()
+    first = {one.data_ptr(): name for name, one in reversed(state.items())}  # of tied ones
+    shapes = {name: list(state[name].shape) for name in state if name in first.values()}
+    given = {name: torch.from_numpy(values) for name, values in model.state(shapes).items()}
+    lacking = network.load_state_dict(given, strict=False)
+    assert not lacking.unexpected_keys
     rows = model.config.get("type_vocab_size", 1)
     data: dict[str, Any] = {
         "made_with": f"transformers {transformers.__version__}, torch {torch.__version__}",

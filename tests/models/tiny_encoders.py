@@ -17,6 +17,7 @@ import numpy as np
 from folder_writer import write_safetensors, write_tokenizer
 from gguf_writer import Tensor, write_gguf
 from heddle.text.tokenizer.vocabulary import TokenType
+from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -74,6 +75,11 @@ class TinyEncoder:
         return self.name
 
     @property
+    def read_row(self) -> int:
+        """The row of a text that a classifier reads. That of BART is its last."""
+        return -1 if self.config["model_type"] == "bart" else 0
+
+    @property
     def data(self) -> dict[str, Any]:
         """What `transformers` said of it."""
         found: dict[str, Any] = json.loads((DATA / f"{self.name}.json").read_text())
@@ -118,6 +124,9 @@ class TinyEncoder:
         tokenizer["added_tokens"] = [*tokenizer.get("added_tokens", []), separator]
         (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
         return folder
+
+    def checkpoint(self, folder: Path) -> HuggingFaceCheckpoint:
+        return HuggingFaceCheckpoint.open(self.write_folder(folder / self.name))
 
     def metadata(self) -> dict[str, object]:
         get = self.config.get
@@ -332,6 +341,23 @@ NOMIC_MOE_NAMES = {
     "mlp.experts.mlp.w2": "ffn_down_exps",
 }
 _GTE = COMMON | {"model_type": "gte", "type_vocab_size": 1}
+_BART = {
+    "model_type": "bart",
+    "vocab_size": VOCABULARY,
+    "d_model": 48,
+    "encoder_layers": 3,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 3,
+    "decoder_attention_heads": 3,
+    "encoder_ffn_dim": 64,
+    "decoder_ffn_dim": 64,
+    "max_position_embeddings": 64,
+    "activation_function": "gelu",
+    "pad_token_id": 0,
+    "bos_token_id": 2,
+    "eos_token_id": SEPARATOR,
+    "decoder_start_token_id": SEPARATOR,
+}
 QKV = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
 
 
@@ -445,6 +471,18 @@ def jina_3_name(name: str) -> str:
     return f"roberta.{renamed}"
 
 
+BART = TinyEncoder(
+    "bart-scaled-classes",
+    _BART
+    | {
+        "scale_embedding": True,
+        "activation_function": "relu",
+        "decoder_layers": 4,
+        "decoder_start_token_id": 7,
+    },
+    classifies=True,
+)
+"""Unlike published models, it starts with another token than that with which texts end."""
 MODELS = (
     TinyEncoder("bert", _BERT, gguf="bert", gguf_names=BERT_NAMES),
     TinyEncoder("bert-classes", _BERT, classifies=True, gguf="bert", gguf_names=BERT_NAMES),
@@ -495,6 +533,8 @@ MODELS = (
         },
     ),
     TinyEncoder("jina-bert-v2", _JINA, gguf="jina-bert-v2", gguf_names=JINA_NAMES),
+    TinyEncoder("bart-classes", _BART, classifies=True),
+    BART,
     TinyEncoder("mpnet", _MPNET),
     TinyEncoder("mpnet-classes", _MPNET, classifies=True),
     TinyEncoder(

@@ -142,6 +142,8 @@ def _pooling(config: EngineConfig, checkpoint: Checkpoint) -> Pooling | None:
     """
     read = checkpoint.hyperparameters
     bends, own = read.get("dense.activations") is not None, read.get("pooling", "mean")
+    if read.get("labels") and read.flag("classifier_last", False):
+        return Pooling.LAST
     if read.get("labels") or (bends and own == "mean"):
         return Pooling.CLS  # of rows that the model has made of the whole text
     named = own if bends or config.pooling == "auto" else config.pooling

@@ -329,6 +329,14 @@ class Ops(Protocol[A, W_contra]):
         """
         ...
 
+    def embed_previous(self, table: W_contra, tokens: A, start: int) -> A:
+        """Rows of `table` (rows, n) for the token before each one in its sequence: (T, n).
+
+        Token `start` is before the first one (Lewis et al. 2020, arXiv:1910.13461). Tokens that the
+        table lacks take its first row, as in `embed`. A step holds whole sequences.
+        """
+        ...
+
     def mean_rows(self, x: A) -> A:
         """For each row of x (T, n) the mean of all rows of its sequence, which the step holds."""
         ...

@@ -10,6 +10,8 @@ Canonical names of tensors::
     embedding, output_norm, output, rope_divisors
     layer_inputs.{embedding,projection,norm}: of inputs that each layer has of its own
     dense.{0,1}: matrices of an encoder after its last norm
+    {encoder,decoder}.{positions,embedding_norm}: of an encoder with a decoder
+    layers.{i}.cross.attention.{q,k,v,output}, layers.{i}.cross.post_attention_norm: of that decoder
     layers.{i}.scale, layers.{i}.input.{gate,projection}, layers.{i}.post_input_norm
     layers.{i}.norm: where a layer has one part
     layers.{i}.attention_norm, layers.{i}.post_attention_norm

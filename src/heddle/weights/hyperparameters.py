@@ -137,12 +137,15 @@ HYPERPARAMETERS = {
     "labels": "names of a classifier's classes; absent: the model is no classifier",
     "problem_type": "what a classifier's logits mean, in the words of `transformers`",
     "classifier_activation": "activation between a classifier's two matrices",
+    "classifier_last": "whether a classifier reads the last token, not the first one",
+    "decoder_layers": "number of layers of a decoder that reads what an encoder makes of a text",
+    "decoder_start": "token id that such a decoder reads before the first token of a text",
     "classifier_mean": "whether a classifier reads the mean of all tokens, not the first one",
 }
 """Canonical names and meanings of hyperparameters. A reader gives those that its files have."""
 
 _COUNTS_OF_LAYERS = tuple(
-    f"{one}layers" for one in ("", "prediction_", "shared_", "dense_", "listed_")
+    f"{one}layers" for one in ("", "prediction_", "shared_", "dense_", "listed_", "decoder_")
 )
 _SIZES = (
     *("width", "heads", "kv_heads", "key_dim", "value_dim", "query_rank"),

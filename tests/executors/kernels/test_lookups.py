@@ -67,6 +67,26 @@ def test_rows_by_segment(isa: str, rows: int) -> None:
 
 
 @pytest.mark.parametrize("isa", ISA_LEVELS)
+def test_rows_of_the_tokens_before(isa: str) -> None:
+    bench, _, out = bench_with_table(isa)
+    bench.table(np.zeros((10, 16), np.float32))
+    table = TABLE[:7]  # which has no row for token 7
+    matrix = bench.matrix(F32, as_bytes(table), 7, 16, NO_BIAS)
+    bench.program.embed_previous(matrix, 6, out)
+    before = [6, 5, 3, 3, 0, 3, 6, 6, 1, 2]
+    np.testing.assert_array_equal(run(bench, out), table[before])
+    expected = OPS.embed_previous(Weight(table), OPS.batch().tokens, 6)
+    np.testing.assert_array_equal(expected, table[before])
+
+
+@pytest.mark.parametrize("start", [-1, 9])
+def test_a_start_beyond_the_table_is_refused(start: int) -> None:
+    bench, matrix, out = bench_with_table("portable")
+    with pytest.raises(ValueError, match="has not so many rows"):
+        bench.program.embed_previous(matrix, start, out)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("isa", ISA_LEVELS)
 def test_means_of_sequences(isa: str) -> None:
     bench, _, out = bench_with_table(isa)
     bench.program.mean_rows(bench.table(TABLE), out)
@@ -76,15 +96,15 @@ def test_means_of_sequences(isa: str) -> None:
     np.testing.assert_allclose(found[0], rows[:6].mean(axis=0), rtol=1e-6)
 
 
-@pytest.mark.parametrize("operation", ["embed_segments", "mean_rows"])
+@pytest.mark.parametrize("operation", ["embed_segments", "embed_previous", "mean_rows"])
 def test_a_part_of_a_sequence_is_refused(operation: str) -> None:
-    """Segments and means need all tokens of a sequence."""
+    """Segments, tokens before and means need all tokens of a sequence."""
     bench, matrix, out = bench_with_table("portable")
     source = bench.table(TABLE)
     if operation == "mean_rows":
         bench.program.mean_rows(source, out)
     else:
-        bench.program.embed_segments(matrix, SEPARATOR, out)  # type: ignore[arg-type]
+        getattr(bench.program, operation)(matrix, SEPARATOR, out)
     span = np.array([[0, 1, 5, 0, 0]], np.int32)
     with pytest.raises(ValueError, match="not of a whole sequence"):
         bench.program.begin(ints([1]), ints([5]), span, ints([0]), NOTHING, []).finish()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from devices import HERE
 from gguf_writer import Tensor
 from heddle import EmbeddingParams, EngineConfig, InvalidRequestError, Pooling
 from heddle.engine.engine import Engine
@@ -20,7 +21,7 @@ from heddle.models.blocks import Attention
 from heddle.models.build import build
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint
-from models.tiny_encoders import MODELS, SEPARATOR, TEXTS, TinyEncoder
+from models.tiny_encoders import BART, MODELS, SEPARATOR, TEXTS, TinyEncoder
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,7 +65,11 @@ def test_float32_agrees_with_transformers(model: TinyEncoder, form: str, tmp_pat
     for number, text in enumerate(TEXTS):
         states = reference.states([SequenceChunk(SequenceCache(), 0, text)])
         for pooling in wanted(model):
-            rows = {"mean": states.mean(axis=0), "last": states[-1]}
+            rows = {
+                "mean": states.mean(axis=0),
+                "last": states[-1],
+                "logits": states[model.read_row],
+            }
             found, expected = rows.get(pooling, states[0]), model.vectors(pooling)[number]
             if not model.classifies:
                 found = found / np.linalg.norm(found)
@@ -86,6 +91,22 @@ def test_vectors_agree_with_transformers(
                 assert len(found) == len(expected)
                 np.testing.assert_allclose(found, expected, atol=3e-3)
                 assert difference(found, expected) < 1e-6
+
+
+@pytest.mark.parametrize("name", ["bert-classes", "modernbert-mean-classes", BART.name])
+@pytest.mark.parametrize("device", [one for one in HERE if one not in ("cpu", "reference")])
+def test_other_devices_agree_with_transformers_alone_and_in_company(
+    name: str, device: str, tmp_path: Path
+) -> None:
+    model, params = BY_NAME[name], params_of(BY_NAME[name], "logits")
+    path, config = str(stored(model, "folder", tmp_path)), replace(CONFIG, device=device)
+    with Engine.load(path, config) as engine:
+        alone = [engine.embed(text, params).vector for text in TEXTS]
+        waiting = [Collector() for _ in TEXTS]
+        engine.submit_many((text, params, one) for text, one in zip(TEXTS, waiting, strict=True))
+        assert [one.wait_embedding().vector for one in waiting] == alone
+    for found, expected in zip(alone, model.vectors("logits"), strict=True):
+        np.testing.assert_allclose(np.array(found), expected, atol=3e-3)
 
 
 @pytest.mark.parametrize("model", MODELS, ids=str)
@@ -151,6 +172,36 @@ def test_a_classifier_names_its_classes(tmp_path: Path) -> None:
             engine.embed(TEXTS[0], EmbeddingParams(Pooling.MEAN))
 
 
+def test_a_classifier_of_bart_reads_the_last_token(tmp_path: Path) -> None:
+    with Engine.load(str(BY_NAME["bart-classes"].write_folder(tmp_path)), CONFIG) as engine:
+        assert engine.model.pooling is Pooling.LAST
+        with pytest.raises(InvalidRequestError, match=r"as a whole .* pooling cls is not"):
+            engine.embed(TEXTS[0], EmbeddingParams(Pooling.CLS))
+
+
+@pytest.mark.parametrize("half", ["encoder", "decoder"])
+def test_a_folder_of_bart_has_its_table_of_tokens_under_any_name(half: str, tmp_path: Path) -> None:
+    model = BY_NAME["bart-classes"]
+    name = f"model.{half}.embed_tokens"
+    renamed = replace(model, folder_name=lambda own: own.replace("model.shared", name))
+    with renamed.checkpoint(tmp_path) as checkpoint:
+        states = ReferenceModel(checkpoint).states([SequenceChunk(SequenceCache(), 0, TEXTS[0])])
+    np.testing.assert_allclose(states[-1], model.vectors("logits")[0], rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("part", ["dense", "out_proj"])
+def test_bart_without_its_classifier_is_refused(part: str, tmp_path: Path) -> None:
+    lacking = replace(
+        BY_NAME["bart-classes"],
+        folder_name=lambda own: own.replace(f"classification_head.{part}", "other"),
+    )
+    with (
+        pytest.raises(ModelFileError, match=f"tensor classification_head.{part}.weight is missing"),
+        lacking.checkpoint(tmp_path) as checkpoint,
+    ):
+        ReferenceModel(checkpoint)
+
+
 def test_a_gguf_file_that_ranks_has_one_class(tmp_path: Path) -> None:
     """llama.cpp writes no names of classes where there is one."""
     keys: dict[str, object] = {"pooling_type": 4, "classifier.output_labels": None}
@@ -161,17 +212,19 @@ def test_a_gguf_file_that_ranks_has_one_class(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "labels"),
+    ("name", "changes", "labels"),
     [
-        ({"architectures": ["BertModel"]}, None),
-        ({"id2label": None}, ["LABEL_0", "LABEL_1"]),
-        ({"id2label": None, "num_labels": 1}, ["LABEL_0"]),
+        ("bert", {"architectures": ["BertModel"]}, None),
+        ("bert", {"id2label": None}, ["LABEL_0", "LABEL_1"]),
+        ("bert", {"id2label": None, "num_labels": 1}, ["LABEL_0"]),
+        ("bart", {"id2label": None}, ["LABEL_0", "LABEL_1", "LABEL_2"]),
+        ("bart", {"id2label": None, "num_labels": 1}, ["LABEL_0"]),
     ],
 )
 def test_classes_without_names(
-    changes: dict[str, object], labels: list[str] | None, tmp_path: Path
+    name: str, changes: dict[str, object], labels: list[str] | None, tmp_path: Path
 ) -> None:
-    folder = BY_NAME["bert-classes"].write_folder(tmp_path, **changes)
+    folder = BY_NAME[f"{name}-classes"].write_folder(tmp_path, **changes)
     with HuggingFaceCheckpoint.open(folder) as checkpoint:
         assert checkpoint.hyperparameters.get("labels") == labels
 
@@ -255,6 +308,19 @@ def test_the_separator_is_that_of_the_tokenizer(token: str, tmp_path: Path) -> N
         ("bert-classes", {"id2label": None, "num_labels": 10**12}, "num_labels must be 1 to"),
         ("bert-classes", {"id2label": None, "num_labels": 0}, "num_labels must be 1 to"),
         ("xlm-roberta", {"pad_token_id": 10**12}, "the table of positions has 64 rows"),
+        ("bart-classes", {"encoder_layers": 10**12}, "encoder_layers is 1000000000000"),
+        ("bart-classes", {"decoder_layers": 10**12}, "decoder_layers is 1000000000000"),
+        ("bart-classes", {"decoder_layers": 0}, "decoder_layers must be a positive whole number"),
+        ("bart-classes", {"d_model": 10**12, "scale_embedding": True}, "d_model is 1000"),
+        ("bart-classes", {"id2label": None, "num_labels": 10**12}, "num_labels must be 1 to"),
+        ("bart-classes", {"encoder_attention_heads": None}, "encoder_attention_heads must be a"),
+        ("bart-classes", {"decoder_start_token_id": 40}, "decoder_start_token_id is 40, but there"),
+        ("bart-classes", {"decoder_start_token_id": -1}, "decoder_start_token_id must be a whole"),
+        (
+            "bart-classes",
+            {"encoder_attention_heads": 5, "decoder_attention_heads": 5},
+            "encoder_attention_heads is 5, which does not divide d_model 48",
+        ),
     ],
 )
 def test_mad_numbers_are_refused_before_anything_has_their_size(
@@ -294,6 +360,17 @@ def test_a_gguf_file_may_claim_any_number_of_layers(name: str, tmp_path: Path) -
         ("gte", {"layer_norm_type": "rms_norm"}, "layer_norm_type 'rms_norm' is not supported"),
         ("modernbert", {"classifier_activation": "mish"}, "activation 'mish' is not supported"),
         ("modernbert", {"classifier_activation": []}, r"activation \[\] is not supported"),
+        ("bart-classes", {"activation_function": "mish"}, "activation_function 'mish' is not"),
+        ("bart-classes", {"activation_function": []}, r"activation_function \[\] is not"),
+        ("bart-classes", {"normalize_before": True}, "normalize_before True is not supported"),
+        ("bart-classes", {"normalize_embedding": False}, "normalize_embedding False is not"),
+        ("bart-classes", {"add_final_layer_norm": True}, "add_final_layer_norm True is not"),
+        ("bart-classes", {"static_position_embeddings": True}, "static_position_embeddings True"),
+        ("bart-classes", {"scale_embedding": "yes"}, "scale_embedding 'yes' is not supported"),
+        ("bart-classes", {"decoder_attention_heads": 4}, "decoder_attention_heads 4 is not"),
+        ("bart-classes", {"decoder_ffn_dim": 32}, "decoder_ffn_dim 32 is not supported; .* 64"),
+        ("bart-classes", {"architectures": ["BartModel"]}, r"\['BartModel'\] is not supported"),
+        ("bart-classes", {"architectures": None}, "architectures None is not supported"),
     ],
 )
 def test_what_changes_the_forward_pass_is_refused(

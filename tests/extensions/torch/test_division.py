@@ -14,7 +14,7 @@ from tiny_files import SMALL
 
 from heddle.errors import ConfigError
 from heddle.executors.graph.forward import record
-from heddle.executors.graph.recording import TakeColumns
+from heddle.executors.graph.recording import Embed, EmbedPrevious, TakeColumns
 from heddle.executors.serving import kept_kinds, load_of
 from heddle.extensions.torch.division.claims import Claims
 from heddle.extensions.torch.division.divide import Division
@@ -29,6 +29,7 @@ from models.tiny import MODELS, mimo_v2, qwen3_moe
 from models.tiny.base import TOKENS
 from models.tiny.bloom import TinyBloom
 from models.tiny.llama import PLAIN
+from models.tiny_encoders import BART, TEXTS
 from models.window_pages import windows_of
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from models.tiny.base import TinyModel
+    from models.tiny_encoders import TinyEncoder
 
 torch = pytest.importorskip("torch")
 from heddle.extensions.torch.cache import bytes_of_page  # noqa: E402
@@ -73,7 +75,9 @@ class Seat:
 class Ranks:
     """The programs of all ranks of a model; one rank is not divided."""
 
-    def __init__(self, model: TinyModel, folder: Path, ranks: int, mix: Mix = MIX) -> None:
+    def __init__(
+        self, model: TinyModel | TinyEncoder, folder: Path, ranks: int, mix: Mix = MIX
+    ) -> None:
         checkpoint = model.checkpoint(folder)
         decoder = build(checkpoint)
         loaders = [
@@ -190,6 +194,22 @@ def test_columns_that_zeros_follow_are_not_divided(tmp_path: Path) -> None:
     ]
     assert len(padded) == 4
     assert not set(padded) & division.parts.keys()
+
+
+def test_each_rank_has_the_table_whole_from_which_a_decoder_reads_tokens_before(
+    tmp_path: Path,
+) -> None:
+    (one,) = Ranks(BART, tmp_path, 1).logits(TEXTS[0])
+    np.testing.assert_allclose(one[-1], BART.vectors("logits")[0], atol=3e-3)
+    together = Ranks(BART, tmp_path, 3)
+    first, *others = together.logits(TEXTS[0])
+    np.testing.assert_allclose(first, one, atol=3e-3)
+    for other in others:
+        np.testing.assert_array_equal(other, first)
+    for program in together.programs:
+        nodes = program.forward.nodes
+        (before,) = (node for node in nodes if isinstance(node, EmbedPrevious))
+        assert sum(isinstance(n, Embed) and n.table is before.table for n in nodes) == 1
 
 
 def test_a_rank_joins_its_parts_of_matrices(tmp_path: Path) -> None:

@@ -125,7 +125,7 @@ class _Lowering:
     def _emit_apart(self, node: Node) -> None:
         """Append an instruction that does not quantise its output."""
         match node:
-            case recording.Embed() | recording.EmbedSegments():
+            case recording.Embed() | recording.EmbedSegments() | recording.EmbedPrevious():
                 self._emit_embed(node)
             case recording.MeanRows():
                 self.program.mean_rows(self._of(node, 0), self._new(node))
@@ -204,11 +204,15 @@ class _Lowering:
         if self._wants_quantised(node):
             self.program.quantise(self.buffer_of[node])
 
-    def _emit_embed(self, node: recording.Embed | recording.EmbedSegments) -> None:
+    def _emit_embed(
+        self, node: recording.Embed | recording.EmbedSegments | recording.EmbedPrevious
+    ) -> None:
         assert isinstance(node.table, TableWeight)
         table, out, indices = node.table.matrix, self._new(node), node.inputs[0]
         if isinstance(node, recording.EmbedSegments):
             self.program.embed_segments(table, node.separator, out)
+        elif isinstance(node, recording.EmbedPrevious):
+            self.program.embed_previous(table, node.start, out)
         else:
             assert isinstance(indices, recording.Input)
             self.program.embed(table, out, indices.name == "positions", node.first)

@@ -73,6 +73,8 @@ def compute_node(node: Node, ops: Ops[A, Any], sources: list[A]) -> A:
             return ops.embed(table, indices, first)
         case recording.EmbedSegments(table=table, separator=separator), [tokens]:
             return ops.embed_segments(table, tokens, separator)
+        case recording.EmbedPrevious(table=table, start=start), [tokens]:
+            return ops.embed_previous(table, tokens, start)
         case recording.MeanRows(), [x]:
             return ops.mean_rows(x)
         case recording.Linear(weight=weight), [x]:

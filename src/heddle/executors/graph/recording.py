@@ -84,6 +84,12 @@ class EmbedSegments(Node):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class EmbedPrevious(Node):
+    table: TableHandle
+    start: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class MeanRows(Node):
     pass
 
@@ -274,6 +280,9 @@ class RecordingOps:
 
     def embed_segments(self, table: TableHandle, tokens: Node, separator: int) -> Node:
         return self._record(EmbedSegments((tokens,), table.width, False, table, separator))
+
+    def embed_previous(self, table: TableHandle, tokens: Node, start: int) -> Node:
+        return self._record(EmbedPrevious((tokens,), table.width, False, table, start))
 
     def mean_rows(self, x: Node) -> Node:
         return self._record(MeanRows((x,), x.width, x.per_row))

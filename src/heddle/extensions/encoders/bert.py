@@ -22,6 +22,7 @@ from heddle.extensions.encoders.files import (
     GGUF_LAYER,
     GGUF_OUTSIDE,
     GGUF_VALUES,
+    check_values,
     read_gguf,
     read_labels,
 )
@@ -33,22 +34,6 @@ if TYPE_CHECKING:
     from heddle.weights.huggingface.json_files import Config
 
 
-def _check(config: Config) -> None:
-    """Refuse what changes the forward pass.
-
-    Raises:
-        UnsupportedModelError: positions are no table, or tokens see no later ones.
-    """
-    for key, supported in _SUPPORTED.items():
-        value = config.get(key, supported[0])
-        if value not in supported:
-            raise UnsupportedModelError(
-                f"config.json: {key} {value!r} is not supported; supported:"
-                f" {', '.join(map(str, supported))}",
-                param=key,
-            )
-
-
 _SUPPORTED: dict[str, tuple[object, ...]] = {
     "position_embedding_type": ("absolute", "alibi"),
     "is_decoder": (False,),
@@ -57,7 +42,7 @@ _SUPPORTED: dict[str, tuple[object, ...]] = {
 
 
 def _read_bert(config: Config) -> Config:
-    _check(config)
+    check_values(config, _SUPPORTED)
     found = dict(read_labels(config))
     if config.get("position_embedding_type") == "alibi":
         found["positions"] = "slopes"
@@ -76,7 +61,7 @@ def _read_roberta(config: Config) -> Config:
     if config.get("position_embedding_type") == "rotary":
         base = config.get("rotary_emb_base", 10_000.0)
         return {**read_labels(config), "positions": "rotary", "rope.base": base}
-    _check(config)
+    check_values(config, _SUPPORTED)
     padding = config.get("pad_token_id", 1)
     first = padding + 1 if isinstance(padding, int) else padding
     return {**read_labels(config), "first_position": first}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from heddle.errors import ModelFileError
+from heddle.errors import ModelFileError, UnsupportedModelError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -55,6 +55,22 @@ def layers_with_experts(layers: object, every: object) -> dict[str, object]:
     if not isinstance(every, int) or every < 1:
         return {}
     return {"expert_layers": by_layer(layers, lambda layer: layer % every == 1)}
+
+
+def check_values(config: Config, supported: Mapping[str, tuple[object, ...]]) -> None:
+    """Check keys whose other values change the forward pass. The first value is the default.
+
+    Raises:
+        UnsupportedModelError: a key has a value that is not among the supported ones.
+    """
+    for key, values in supported.items():
+        value = config.get(key, values[0])
+        if value not in values:
+            raise UnsupportedModelError(
+                f"config.json: {key} {value!r} is not supported; supported:"
+                f" {', '.join(map(str, values))}",
+                param=key,
+            )
 
 
 def read_labels(config: Config) -> dict[str, object]:

@@ -19,6 +19,7 @@ from heddle.extensions.encoders.files import (
     GGUF_LAYER,
     GGUF_OUTSIDE,
     GGUF_VALUES,
+    check_values,
     layers_with_experts,
     read_gguf,
     read_labels,
@@ -33,18 +34,6 @@ if TYPE_CHECKING:
     from heddle.weights.huggingface.json_files import Config
 
 _ROTARY: dict[str, object] = {"causal": False, "positions": "rotary"}
-
-
-def _refuse(config: Config, supported: dict[str, tuple[object, ...]]) -> None:
-    """Check keys whose other values change the forward pass. The first value is the default."""
-    for key, values in supported.items():
-        value = config.get(key, values[0])
-        if value not in values:
-            raise UnsupportedModelError(
-                f"config.json: {key} {value!r} is not supported; supported:"
-                f" {', '.join(map(str, values))}",
-                param=key,
-            )
 
 
 _NOMIC: dict[str, tuple[object, ...]] = {
@@ -68,7 +57,7 @@ _GTE: dict[str, tuple[object, ...]] = {
 
 def _read_nomic(config: Config) -> Config:
     """nomic-bert's feed-forward layers have gates; those of its mixture of experts have none."""
-    _refuse(config, _NOMIC)
+    check_values(config, _NOMIC)
     found = {**read_labels(config), "rope.base": config.get("rotary_emb_base", 1000.0)}
     if config.get("activation_function", "swiglu") == "gelu":
         found |= {"gated": False, "activation": "gelu_erf"}
@@ -89,7 +78,7 @@ def _read_gte(config: Config) -> Config:
 
     So does the code beside the hub's files (`NTKScalingRotaryEmbedding` in its modeling.py).
     """
-    _refuse(config, _GTE)
+    check_values(config, _GTE)
     scaling: Any = config.get("rope_scaling")
     theta: Any = config.get("rope_theta", 10_000.0)
     width: Any = config.get("hidden_size")

@@ -214,6 +214,10 @@ class ReferenceOps:
         rows: Array = table.values[np.concatenate(segments)]
         return rows
 
+    def embed_previous(self, table: Weight, tokens: Array, start: int) -> Array:
+        before = [(start, *run.tokens[:-1]) for run in self._runs]
+        return self.embed(table, np.fromiter(chain.from_iterable(before), np.int64))
+
     def mean_rows(self, x: Array) -> Array:
         means, row = np.empty_like(x), 0
         for run in self._runs:

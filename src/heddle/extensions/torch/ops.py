@@ -126,6 +126,12 @@ class TorchOps:
             segments[rows] = is_separator.cumsum(0) - is_separator
         return table.values(segments.clamp(max=table.out_features - 1))
 
+    def embed_previous(self, table: Matrix, tokens: Tensor, start: int) -> Tensor:
+        before = torch.full_like(tokens, start)
+        for rows, _ in self._layout.runs:
+            before[rows][1:] = tokens[rows][:-1]
+        return self.embed(table, before)
+
     def mean_rows(self, x: Tensor) -> Tensor:
         means = torch.zeros_like(x)
         for rows, _ in self._layout.runs:

@@ -71,6 +71,10 @@ class Division:
         self.terms: set[Node] = set()
         self.inner: dict[Node, Parts] = {}
         self._wanted: dict[Node, list[Parts | None]] = {}
+        # A rank loads a table once, and the token before another may be of any rank's rows.
+        self._whole_tables = {
+            node.table for node in forward.nodes if isinstance(node, recording.EmbedPrevious)
+        }
         for node in forward.nodes:
             self._decide(node)
         self._divide_logits()
@@ -103,8 +107,9 @@ class Division:
             case recording.Experts():
                 self.terms.add(node)
                 self._divide_experts(node)
-            case recording.Embed() if node.inputs[0] is self.forward.inputs.tokens:
-                self.terms.add(node)
+            case recording.Embed(table=table) if node.inputs[0] is self.forward.inputs.tokens:
+                if table not in self._whole_tables:
+                    self.terms.add(node)
             case recording.Add() | recording.GateRows() | recording.Scale() if self._adds(node):
                 self.terms.add(node)
             case recording.HeadLinear(weight=weight):

@@ -151,8 +151,8 @@ class _Cutter:
                 x = self._all(node.inputs[0])
                 weight = self._load(claim, Cut(rows=parts))
                 return replace(node, inputs=(x,), width=width, weight=weight)
-            case recording.Embed(table=table) | recording.EmbedSegments(table=table):
-                return replace(node, table=self._load(table))
+            case recording.Embed() | recording.EmbedSegments() | recording.EmbedPrevious():
+                return replace(node, table=self._load(node.table))
             case recording.Norm(weight=claim):
                 return replace(node, inputs=self._every(node), weight=self._load(claim))
             case recording.LayerNorm(weight=claim, bias=bias):
