@@ -32,9 +32,12 @@ using ShapeOf = SliceShape<layout_of(F).parts, layout_of(F).minimum, sums_are_fl
 template <int T>
 struct PackedScales {
     float d[T], s[T], half_s[2][T];
+#if !defined(HEDDLE_TILES)  // there, codes have signs
     int32_t start[T], half_start[2][T];
+#endif
 };
-static_assert(sizeof(PackedScales<1>) == kPackedBlock - kBlock);
+constexpr int64_t kRecord = kBlock + sizeof(PackedScales<1>);  // bytes of a token's block
+static_assert(kRecord <= kPackedBlock);
 
 // A tile of tokens: its activations, and where a panel's sums have it, in bytes.
 struct Tile {
@@ -62,8 +65,7 @@ struct SliceRun {
         const int begin = tile_begin(a.tokens, tiles, number);
         const int tokens = tile_begin(a.tokens, tiles, number + 1) - begin;
         const int64_t records = begin * a.packed.blocks + block * tokens;
-        return {a.packed.tiles + records * kPackedBlock, tokens,
-                int64_t{begin - first_token} * kVector};
+        return {a.packed.tiles + records * kRecord, tokens, int64_t{begin - first_token} * kVector};
     }
 };
 

@@ -99,7 +99,7 @@ class Products {
         const int left = number_ < run_.last ? parts_ - part_ : 0;
         const int block = part_ / S::kParts;
         Group<S> group = {};
-        group.block_bytes = tile_.tokens * kPackedBlock;
+        group.block_bytes = tile_.tokens * kRecord;
         group.x = tile_.x + block * group.block_bytes;
         group.codes = run_.slice(panel_) + block * S::kBlockBytes;
         group.begins = left < kGroup ? left : kGroup;
@@ -162,8 +162,8 @@ template <int R, bool Here, class S, int T>
     constexpr int kSecond = T / 3, kThird = T * 2 / 3;
     const int32_t* sums = group.ready + R * kTileSums;
     const uint8_t* numbers = slice + numbers_at<S>(R);
-    const auto& scales = *reinterpret_cast<const PackedScales<T>*>(
-        x + R / S::kParts * (kPackedBlock * T) + T * kBlock);
+    const auto& scales =
+        *reinterpret_cast<const PackedScales<T>*>(x + R / S::kParts * (kRecord * T) + T * kBlock);
     group.template make<R, 0>();
     if constexpr (Here) add_sums<S, 0, kSecond>(sums, numbers, scales, kHalf, acc);
     group.template make<R, 1>();
@@ -193,7 +193,7 @@ void add_tile(Products<S>& products, const uint8_t* slice, int blocks, const uin
     for (; left >= kGroup; left -= kGroup) {
         add_group<kGroup>(products.next(), slice, x, acc);
         slice += kBlocks * S::kBlockBytes;
-        x += kBlocks * kPackedBlock * T;
+        x += kBlocks * kRecord * T;
     }
     if (left == 1) add_group<1>(products.next(), slice, x, acc);
     if (left == 2) add_group<2>(products.next(), slice, x, acc);

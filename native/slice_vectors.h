@@ -53,7 +53,7 @@ void add_tile(const uint8_t* slice, int blocks, const uint8_t* x, uint8_t* sums)
                               x + part * kGroup * 4, scales, acc);
         }
         slice = codes + kGroups * kVector;
-        x += kPackedBlock * T;
+        x += kRecord * T;
     }
 #pragma GCC unroll 16
     for (int t = 0; t < T; ++t) store_rows(sums + t * kVector, acc[t]);

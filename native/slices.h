@@ -62,11 +62,11 @@ inline void pack_block(const QuantisedRows& rows, int64_t token, int64_t block, 
         const BlockScale& scale = rows.scales[(token + t) * (rows.columns / kBlock) + block];
         scales.d[t] = scale.d;
         scales.s[t] = scale.s;
+        for (int half = 0; half < 2; ++half) scales.half_s[half][t] = scale.half_s[half];
+#if !defined(HEDDLE_TILES)
         scales.start[t] = scale.start;
-        for (int half = 0; half < 2; ++half) {
-            scales.half_s[half][t] = scale.half_s[half];
-            scales.half_start[half][t] = scale.half_start[half];
-        }
+        for (int half = 0; half < 2; ++half) scales.half_start[half][t] = scale.half_start[half];
+#endif
     }
     std::memcpy(out + T * kBlock, &scales, sizeof scales);
 }
@@ -76,7 +76,7 @@ void pack_tile(const QuantisedRows& rows, int64_t blocks, int64_t token, int tok
     if constexpr (T > 0) {
         if (tokens != T) return pack_tile<T - 1>(rows, blocks, token, tokens, out);
         for (int64_t block = 0; block < blocks; ++block) {
-            pack_block<T>(rows, token, block, out + block * kPackedBlock * T);
+            pack_block<T>(rows, token, block, out + block * kRecord * T);
         }
     }
 }
@@ -85,7 +85,7 @@ void pack(const QuantisedRows& rows, int columns, int tokens, int tile, uint8_t*
     const int tiles = tiles_of(tokens, kSliceTile);
     const int first = tile_begin(tokens, tiles, tile), end = tile_begin(tokens, tiles, tile + 1);
     const int64_t blocks = columns / kBlock;
-    pack_tile(rows, blocks, first, end - first, out + first * blocks * kPackedBlock);
+    pack_tile(rows, blocks, first, end - first, out + first * blocks * kRecord);
 }
 
 // A run of tiles and a run of panels. All panels of one slice are multiplied before the next slice,
