@@ -60,7 +60,7 @@ inline Codes add_lanes(Codes a, Codes b) { return _mm256_add_epi32(a, b); }
 inline Rows to_floats(Codes sums) { return _mm256_cvtepi32_ps(sums); }
 inline Rows multiply(Rows a, Rows b) { return _mm256_mul_ps(a, b); }
 inline Rows fma(Rows a, float b, Rows c) { return _mm256_fmadd_ps(a, _mm256_set1_ps(b), c); }
-// The compiler computes the vector before what follows that it may not move, as tiles.
+// The compiler finishes `rows` here. It cannot move this work behind later instructions of tiles.
 inline void keep_here(Rows& rows) { asm volatile("" : "+x"(rows)); }
 // A dot product that began with kZeroBits, times the scale. `zero` is scaled_zero(scale).
 inline Rows scaled_sum(Codes dot, Rows scale, Rows zero) {

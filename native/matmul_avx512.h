@@ -40,7 +40,7 @@ inline Codes add_products(Codes sums, Codes codes, Codes x) {
 inline Rows to_floats(Codes sums) { return _mm512_cvtepi32_ps(sums); }
 inline Rows multiply(Rows a, Rows b) { return _mm512_mul_ps(a, b); }
 inline Rows fma(Rows a, float b, Rows c) { return _mm512_fmadd_ps(a, _mm512_set1_ps(b), c); }
-// The compiler computes the vector before what follows that it may not move, as tiles.
+// The compiler finishes `rows` here. It cannot move this work behind later instructions of tiles.
 inline void keep_here(Rows& rows) { asm volatile("" : "+v"(rows)); }
 // A dot product that began with kZeroBits, times the scale. `zero` is scaled_zero(scale).
 inline Rows scaled_sum(Codes dot, Rows scale, Rows zero) {

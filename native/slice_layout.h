@@ -16,7 +16,7 @@ constexpr int kPacksFrom = 24;           // tokens; with fewer, unpacking costs 
 // it has one.
 constexpr int part_bytes(bool minimum) { return (minimum ? 3 : 2) * kVector; }
 
-// What a format's products of slices depend on.
+// The properties of a format that the kernels of slices depend on.
 template <int Parts, bool Minimum, bool Floats>
 struct SliceShape {
     static constexpr int kParts = Parts;
@@ -32,23 +32,23 @@ using ShapeOf = SliceShape<layout_of(F).parts, layout_of(F).minimum, sums_are_fl
 template <int T>
 struct PackedScales {
     float d[T], s[T], half_s[2][T];
-#if !defined(HEDDLE_TILES)  // there, codes have signs
+#if !defined(HEDDLE_TILES)  // products of tiles begin at zero
     int32_t start[T], half_start[2][T];
 #endif
 };
 constexpr int64_t kRecord = kBlock + sizeof(PackedScales<1>);  // bytes of a token's block
 static_assert(kRecord <= kPackedBlock);
 
-// A tile of tokens: its activations, and where a panel's sums have it, in bytes.
+// A tile of tokens: its activations, and the offset of its sums in those of a panel, in bytes.
 struct Tile {
     const uint8_t* x;
     int tokens;
     int64_t sums;
 };
 
-// What slices of some panels, of the same columns, are multiplied with: tiles [first, last) of a
-// matmul's tokens, from a block of their activations on. The products of one tile with all panels
-// follow one another, while its activations are in the first-level cache.
+// Slices of some panels, all of the same columns, and the tiles [first, last) of tokens that they
+// are multiplied with. `block` is the first block of activations. A tile is multiplied with all
+// slices before the next tile, so that its activations stay in the first-level cache.
 struct SliceRun {
     const MatmulArgs& a;
     const uint8_t* slices;  // kSliceBytes apart

@@ -14,8 +14,7 @@
 namespace {
 
 constexpr int kSliceOffset = 0;
-constexpr int kSlicesTogether =
-    kSlices;  // slices that are multiplied with a tile, one after the other
+constexpr int kSlicesTogether = kSlices;  // that a tile is multiplied with before the next tile
 
 // Shapes the thread's registers for blocks of `parts`: four for sums, two for activations, two for
 // codes. A thread that keeps its tiles has 8 KiB more to save whenever it is put aside.
@@ -58,8 +57,9 @@ struct Group {
     int begins;                // parts
     int32_t *stored, *ready;   // (kGroup, kTileSums)
 
-    // A third of the work for part R. A group of fewer parts makes products that nobody adds. A
-    // tile also loads rows past its tokens: whatever follows.
+    // Does a third of the work for part R. If the group has fewer parts, the products of the others
+    // have no use. If the tile has fewer than 16 tokens, it also loads bytes behind the last token;
+    // their sums have no use either.
     template <int R, int Third, bool Stores = true>
     [[gnu::always_inline]] void make() const {
         constexpr int kActivations = 4 + R % 2, kCodes = 6 + R % 2;
@@ -85,7 +85,7 @@ struct Group {
     }
 };
 
-// Walks through the products of a run, two groups ahead of their sums.
+// Begins the products of a run, two groups before their sums are added.
 template <class S>
 class Products {
   public:
@@ -153,8 +153,8 @@ template <class S, int From, int To, int T>
     }
 }
 
-// Adds the sums of part R that are ready, if `Here`, and does a group's work for its part R between
-// them.
+// Adds the sums of part R if the tile has this part (`Here`). The group's own work for part R lies
+// between these additions.
 template <int R, bool Here, class S, int T>
 [[gnu::always_inline]] inline void add_part(const Group<S>& group, const uint8_t* slice,
                                             const uint8_t* x, Rows (&acc)[T]) {

@@ -8,7 +8,7 @@
 namespace {
 
 constexpr int kSliceOffset = kByteOffset;
-constexpr int kSlicesTogether = 1;  // slices that are multiplied with a tile, one after the other
+constexpr int kSlicesTogether = 1;  // that a tile is multiplied with before the next tile
 
 // One part of a slice's block. `of_part` has its scales, `codes` and `x` its groups.
 template <class S, int T>

@@ -43,7 +43,7 @@ A = TypeVar("A")
 W = TypeVar("W")
 
 _FIRST_POSITION = 2
-"""The rows of the tables of positions before it are not used, whatever id padding has."""
+"""Tables of positions begin with two unused rows, whatever the id of the padding token is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class _CrossAttention(Attention):
 class _CrossLayer(Layer):
     """The second half of the decoder's layers: attention to the encoder, and the feed-forward part.
 
-    The first half has a number of its own, because both keep keys and values.
+    The first half is a layer with its own number, because both halves keep keys and values.
     """
 
     def load(self, loader: Loader[W], name: str) -> LayerWeights[W]:
@@ -72,7 +72,7 @@ class _CrossLayer(Layer):
 
 @dataclass(frozen=True, slots=True)
 class _Places(Generic[W]):
-    """What embeddings become before the first layer: a table of positions, and a norm."""
+    """A table of positions and a norm, which embeddings pass before the first layer."""
 
     positions: W
     norm: W | LayerNormWeights[W]
@@ -92,10 +92,10 @@ class Bart(Decoder):
     """A classifier bound to one checkpoint's hyperparameters.
 
     Attributes:
-        encoder_layers: the first so many layers are the encoder's. Each two of the others are one
-            layer of the decoder.
+        encoder_layers: number of layers of the encoder, which come first. Two of the other layers
+            together are one layer of the decoder.
         start: the token that the decoder reads before the first token of a text.
-        classifier: what makes logits of a text.
+        classifier: computes the logits of a text.
     """
 
     encoder_layers: int
@@ -155,7 +155,7 @@ class Bart(Decoder):
         return apply_norm(ops, weights.norm, x, self.norm_eps)
 
     def logits(self, ops: Ops[A, W], weights: Any, states: A) -> A:
-        """The states themselves: nobody asks a classifier for the next token."""
+        """Return the states: a classifier has no logits of a next token."""
         return states
 
 

@@ -71,7 +71,7 @@ class Division:
         self.terms: set[Node] = set()
         self.inner: dict[Node, Parts] = {}
         self._wanted: dict[Node, list[Parts | None]] = {}
-        # A rank loads a table once, and the token before another may be of any rank's rows.
+        # A rank loads a table once, whole or cut. embed_previous may read any row of it.
         self._whole_tables = {
             node.table for node in forward.nodes if isinstance(node, recording.EmbedPrevious)
         }
