@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from heddle.config import ServerConfig
 from heddle.hosting.registry import Registry
 from heddle.server.app import create_app
-from heddle.server.http.process import Server, bind, url
+from heddle.server.http.listener import bind, url
+from heddle.server.http.process import Server
 from patience import PATIENCE
 
 if TYPE_CHECKING:

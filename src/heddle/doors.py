@@ -78,9 +78,8 @@ class Extension:
         readers: functions that take the server's settings and return a
             :data:`heddle.server.http.edge.Reader` of the records of requests, or None.
         commands: functions or Typer groups, by the name of the command.
-        advice: a function that takes the :class:`heddle.config.HubConfig` of a command for which
-            nobody named a model, and returns a sentence that names a better one than the default,
-            or an empty text; empty: none.
+        advice: a sentence that says where to find a better model than the default, for those who
+            named none (a plain text and no reference); empty: none.
         drafters: functions that take a sequence and return a
             :class:`heddle.scheduler.guessing.Drafter`, or None, by the name of the drafter.
         parameters: classes with sampling parameters of requests

@@ -5,9 +5,14 @@ from __future__ import annotations
 import ctypes
 import gc
 import resource
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from heddle.executor import DeviceMemory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _MEMINFO = Path("/proc/meminfo")
 _CGROUP = Path("/sys/fs/cgroup")
@@ -64,19 +69,29 @@ def reclaim_memory() -> None:
 
     Call this after large objects are dropped. Python counts objects, not bytes: without this call,
     it found a dropped model only after some more had been dropped. All threads stop meanwhile: for
-    165 ms in a server with SmolLM2, or 55 ms after :func:`freeze_objects`.
+    120 ms in a server with SmolLM2.
     """
+    frozen = gc.get_freeze_count() > 0
+    gc.unfreeze()  # else the objects of a model that was loaded at the start would stay for ever
     gc.collect()
+    if frozen:
+        gc.freeze()
     trim_memory()
 
 
-def freeze_objects() -> None:
-    """Leave all objects that exist now out of collections: code and tables of imported modules.
+@contextmanager
+def frozen_start() -> Iterator[None]:
+    """Collect no garbage during a start, and leave all objects that exist at its end out of later
+    collections: code and tables of imported modules, and the objects of models.
 
-    A server calls this before its first load. A model that is loaded already would never be freed.
+    A start is 0.1 s faster, because it makes a million objects that stay.
     """
-    gc.collect()
-    gc.freeze()
+    gc.disable()
+    try:
+        yield
+        gc.freeze()  # before the next line, which begins a collection of all that is not frozen
+    finally:
+        gc.enable()
 
 
 def _meminfo(name: str) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fastapi import FastAPI
+
+    from heddle.hosting.registry import Registry
 
 NOBODYS = "~no-such-user/x.gguf"
 """A path in the home folder of a user who does not exist."""
@@ -405,8 +408,8 @@ def test_serve_says_where_it_is_and_stops_when_told(
 ) -> None:
     lines: list[str] = []
     answers: list[int] = []
-    loads_before_freezing: list[int] = []
-    monkeypatch.setattr("gc.freeze", lambda: loads_before_freezing.append(len(loaded)))
+    frozen: list[tuple[int, bool]] = []
+    monkeypatch.setattr("gc.freeze", lambda: frozen.append((len(loaded), gc.isenabled())))
 
     def visit(url: str) -> None:
         try:
@@ -429,7 +432,8 @@ def test_serve_says_where_it_is_and_stops_when_told(
     assert lines[3] == "names     fake; --any-model accepts every model name in a request"
     assert re.fullmatch(r"ready     http://127\.0\.0\.1:\d+/v1", lines[4])
     assert loaded[0][0] == DEFAULT_MODEL
-    assert loads_before_freezing == [0], "objects of a model would never be freed"
+    assert frozen == [(1, False)]
+    assert gc.isenabled()
 
 
 def test_routes_see_the_first_load_of_a_server_that_loads_on_demand(
@@ -437,19 +441,24 @@ def test_routes_see_the_first_load_of_a_server_that_loads_on_demand(
 ) -> None:
     """It may unload the model before the first request, and `/props` still describes it."""
     seen: list[str] = []
+    opened = threading.Event()
 
     def load(source: str, config: EngineConfig, **_: object) -> Engine:
         seen.append(f"load {source}")
+        opened.set()
         return Engine(fake_model(FakeExecutor()), config)
 
     make = server_app.create_app
 
-    def create_app(*arguments: Any) -> FastAPI:
-        seen.append("app")
-        return make(*arguments)
+    def create_app(registry: Registry, config: ServerConfig) -> FastAPI:
+        assert opened.wait(PATIENCE), "the load begins before the application is made"
+        with pytest.raises(TimeoutError):  # and ends after it
+            registry.begin_known("two").result(0.3)
+        registry.on_loaded(lambda name, _engine: seen.append(f"loaded {name}"))
+        return make(registry, config)
 
     monkeypatch.setattr(Engine, "load", load)
     monkeypatch.setattr(server_app, "create_app", create_app)
     monkeypatch.setattr(process, "serve", lambda *_, **__: seen.append("serve"))
     assert run(["serve", "one", "two", "--default", "two", "--autoload", "--port", "0"]) == 0
-    assert seen == ["app", "load two", "serve"]
+    assert seen == ["load two", "loaded fake", "serve"]

@@ -14,7 +14,7 @@ from heddle.config import EngineConfig
 from heddle.embedding import Pooling
 from heddle.engine import Engine
 from heddle.errors import ModelFileError
-from heddle.loading import fingerprint
+from heddle.loading import digests
 from heddle.loading.fingerprint import answers_fingerprint, pages_fingerprint
 from heddle.weights.files import FileStamp
 
@@ -54,8 +54,8 @@ def test_pages_have_other_fingerprints_with_other_weights_or_formats(tmp_path: P
 def test_all_parts_of_a_file_count_in_their_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fingerprint, "_PART", 4)
-    monkeypatch.setattr(fingerprint, "_BLOCK", 3)
+    monkeypatch.setattr(digests, "_PART", 4)
+    monkeypatch.setattr(digests, "_BLOCK", 3)
     contents = [b"aaaabbbbcc", b"bbbbaaaacc", b"aaaabbbbcd", b"aaaabbbbccd", b"aaaabbbxcc", b""]
     paths = [tmp_path / str(number) for number in range(len(contents))]
     for path, content in zip(paths, contents, strict=True):

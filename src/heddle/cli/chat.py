@@ -57,7 +57,7 @@ def chat(
     asked: dict[str, Any] = {"temperature": temperature, "max_tokens": max_tokens, "seed": seed}
     given = {name: value for name, value in asked.items() if value is not None}
     SamplingParams(**given)  # refuse a wrong value before loading a model
-    with load(chosen(model, engine), engine) as loaded:
+    with load(chosen(model), engine) as loaded:
         params = SamplingParams(
             **{"temperature": TEMPERATURE, **loaded.model.sampling_defaults, **given}
         )

@@ -2,16 +2,16 @@
 
 import sys
 
-from heddle.config import DEFAULT_MODEL, HubConfig
-from heddle.doors import extensions, refer
+from heddle.config import DEFAULT_MODEL
+from heddle.doors import extensions
 
 
-def chosen(model: str | None, hub: HubConfig) -> str:
-    """The model to run. Without a name, the default, and a line on stderr suggests a better
-    model."""
+def chosen(model: str | None) -> str:
+    """The model to run. Without a name, the default, and a line on stderr says where to find a
+    better one."""
     if model is not None:
         return model
-    advice = [refer(one.advice)(hub) for one in extensions().values() if one.advice]
+    advice = [one.advice for one in extensions().values()]
     said = f"No model named: using {DEFAULT_MODEL}, a tiny model with poor answers."
     print(" ".join(filter(None, [said, *advice])), file=sys.stderr)
     return DEFAULT_MODEL

@@ -1,6 +1,9 @@
 """`heddle serve`: the HTTP server."""
 
 import logging
+from collections.abc import Sequence
+from contextlib import ExitStack
+from threading import Event
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,6 +15,9 @@ from heddle.errors import ConfigError
 from heddle.sizes import counted
 
 if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+    from heddle.engine import Engine
     from heddle.hosting.registry import Registry
 
 Models = Annotated[
@@ -42,46 +48,59 @@ def serve(
 ) -> None:
     """Serve models over HTTP, with OpenAI's API and those of extensions."""
     from heddle.cli.logs import logging_to_stderr
-    from heddle.hosting.registry import Registry
-    from heddle.process_memory import freeze_objects
-    from heddle.server.app import create_app
-    from heddle.server.http.access import is_loopback
+    from heddle.process_memory import frozen_start
     from heddle.server.http.keys import keys_of
-    from heddle.server.http.process import bind, url
-    from heddle.server.http.process import serve as run
+    from heddle.server.http.listener import bind, is_loopback, url
     from heddle.server.http.tls import tls_of
-    from heddle.weights.progress import on_console
 
     tls_of(server)  # report bad files before loading a model
     keys = keys_of(server)
-    with (
-        logging_to_stderr(server.log_level, server.log_format, verbose=verbose),
-        bind(server) as listener,
-    ):
+    with ExitStack() as stack:
+        stack.enter_context(logging_to_stderr(server.log_level, server.log_format, verbose=verbose))
+        listener = stack.enter_context(bind(server))
         if keys.admits_all and not is_loopback(server.host):
             logging.getLogger("heddle").warning(
                 "%s is reachable from other machines, and without API keys everyone who reaches it"
                 " may use the server; set --api-key-file, or --host 127.0.0.1",
                 server.host,
             )
-        with Registry(registry, engine, progress=on_console()) as loaded:
+        with frozen_start():
+            from heddle.hosting.registry import Registry
+            from heddle.weights.progress import on_console
+
+            loaded = stack.enter_context(Registry(registry, engine, progress=on_console()))
             if not (models or registry.models_dir):
-                models = [chosen(None, engine)]
+                models = [chosen(None)]
             added = [loaded.add(model) for model in models or ()]
             _set_default(loaded, default)
-            app = create_app(loaded, server)  # first: it remembers what loads say of models
-            freeze_objects()
             on_demand = [loaded.default] if loaded.default else []
-            for name in on_demand if registry.autoload else added:
-                loaded.begin_known(name).result()
-            loaded.check_engrams()
-            run(
-                app,
-                loaded,
-                server,
-                listener,
-                on_ready=lambda: _announce(loaded, server, url(listener, server)),
-            )
+            app = _load(loaded, on_demand if registry.autoload else added, server)
+        loaded.check_engrams()
+        address = url(listener, server)
+
+        from heddle.server.http.process import serve as run
+
+        run(app, loaded, server, listener, on_ready=lambda: _announce(loaded, server, address))
+
+
+def _load(registry: "Registry", names: Sequence[str], config: ServerConfig) -> "FastAPI":
+    """Load models, and make the application meanwhile: weights are packed without the GIL."""
+    made = Event()
+
+    def wait(_name: str, _engine: "Engine") -> None:
+        made.wait()
+
+    registry.on_loaded(wait)  # a load ends only when the application can hear of it
+    loads = [registry.begin_known(name) for name in names]
+    try:
+        from heddle.server.app import create_app
+
+        app = create_app(registry, config)
+    finally:
+        made.set()
+    for load in loads:
+        load.result()
+    return app
 
 
 def _set_default(registry: "Registry", name: str | None) -> None:

@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
-from functools import lru_cache
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from heddle.cores import usable_cores
-from heddle.errors import ModelFileError
+from heddle.loading.digests import digest_of_files
 from heddle.weights.files import FileStamp
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from heddle.config import EngineConfig
     from heddle.loading.loaded_model import LoadedModel
-
-_PART = 64 * 1024**2
-"""Bytes of a file that one thread digests."""
-_BLOCK = 1024**2
-"""Bytes that a thread reads at once."""
 
 
 def pages_fingerprint(model: LoadedModel) -> bytes:
@@ -40,7 +30,7 @@ def pages_fingerprint(model: LoadedModel) -> bytes:
     if not stamps:
         path = model.info.path
         stamps = {path: FileStamp.of(path.stat())}
-    weights = _digest_of_files(tuple(sorted(stamps.items(), key=lambda item: item[0])))
+    weights = digest_of_files(stamps)
     return hashlib.sha256(f"{weights} {model.executor.page_format}".encode()).digest()
 
 
@@ -66,35 +56,3 @@ def answers_fingerprint(model: LoadedModel, config: EngineConfig) -> bytes:
         ],
     )
     return hashlib.sha256(pages_fingerprint(model) + repr(settings).encode()).digest()
-
-
-@lru_cache(maxsize=16)
-def _digest_of_files(files: tuple[tuple[Path, FileStamp], ...]) -> str:
-    """A digest of the content of files with these stamps. One core digests 1.6 GB/s from memory.
-
-    Raises:
-        ModelFileError: a file has another stamp.
-        OSError: a file cannot be read.
-    """
-    parts = [(path, start) for path, stamp in files for start in range(0, stamp.size, _PART)]
-    with ThreadPoolExecutor(min(usable_cores(), len(parts) or 1)) as threads:
-        digests = list(threads.map(_digest_of_part, parts))
-    # Checked after the reading, so that a change before or during the reading is seen.
-    for path, stamp in files:
-        if FileStamp.of(path.stat()) != stamp:
-            raise ModelFileError(
-                f"{path} has changed since it was loaded; load it again", field="file"
-            )
-    sizes = [stamp.size for _, stamp in files]
-    return hashlib.sha256(f"{sizes} ".encode() + b"".join(digests)).hexdigest()
-
-
-def _digest_of_part(part: tuple[Path, int]) -> bytes:
-    path, start = part
-    digest, left = hashlib.sha256(), _PART
-    with path.open("rb") as file:
-        file.seek(start)
-        while left and (block := file.read(min(left, _BLOCK))):
-            digest.update(block)
-            left -= len(block)
-    return digest.digest()

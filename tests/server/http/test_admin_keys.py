@@ -14,10 +14,11 @@ from starlette.requests import Request
 
 from heddle.config import ServerConfig
 from heddle.errors import ConfigError
-from heddle.server.http import access, errors
-from heddle.server.http.access import ADMIN, Access, is_loopback
+from heddle.server.http import access, errors, listener
+from heddle.server.http.access import ADMIN, Access
 from heddle.server.http.edge import Edge
 from heddle.server.http.keys import Keys, keys_of
+from heddle.server.http.listener import is_loopback
 from heddle.server.http.versions import Spellings
 from patience import PATIENCE
 
@@ -219,9 +220,9 @@ def test_a_head_with_two_hosts_or_none_opens_no_admin_route(shared: Running, hea
 
 def test_a_name_with_one_foreign_address_is_not_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [(2, 1, 6, "", ("127.0.0.1", 0)), (2, 1, 6, "", ("192.0.2.1", 0))]
-    monkeypatch.setattr(access.socket, "getaddrinfo", lambda *_, **__: rows)
+    monkeypatch.setattr(listener.socket, "getaddrinfo", lambda *_, **__: rows)
     assert not is_loopback("two.example")
-    monkeypatch.setattr(access.socket, "getaddrinfo", lambda *_, **__: rows[:1])
+    monkeypatch.setattr(listener.socket, "getaddrinfo", lambda *_, **__: rows[:1])
     assert is_loopback("one.example")
 
 

@@ -18,7 +18,7 @@ from heddle.config import ServerConfig
 from heddle.errors import ConfigError
 from heddle.server.http import process
 from heddle.server.http.edge import is_stopping
-from heddle.server.http.process import bind, url
+from heddle.server.http.listener import bind, url
 from heddle.server.http.protocol import HTTPProtocol
 from patience import PATIENCE
 

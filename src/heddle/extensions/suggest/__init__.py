@@ -4,5 +4,5 @@ from heddle.doors import Extension
 
 EXTENSION = Extension(
     commands={"suggest": "heddle.extensions.suggest.command:suggest"},
-    advice="heddle.extensions.suggest.command:advice",
+    advice="heddle suggest names better ones for this machine.",
 )

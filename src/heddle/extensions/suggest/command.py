@@ -6,7 +6,6 @@ from typing import Annotated
 import typer
 
 from heddle.cli.text_table import text_table
-from heddle.config import DEFAULT_MODEL, HubConfig
 from heddle.extensions.suggest.machine import Machine, this_machine
 from heddle.extensions.suggest.suggestions import (
     EMBEDDINGS,
@@ -17,7 +16,6 @@ from heddle.extensions.suggest.suggestions import (
     best_for,
     rows,
 )
-from heddle.hub_place import hub_place
 
 _DISTURBED = 0.1
 """Share of the machine in other programs from which the rate is called an estimate."""
@@ -67,16 +65,4 @@ def _show(suggestions: Sequence[Suggestion], best: Suggestion, unit: str, machin
     print(
         f"\nFor this machine ({machine}): heddle serve {best.name}"
         f" (at most {best.speed(machine.rate)} {unit})"
-    )
-
-
-def advice(hub: HubConfig) -> str:
-    """A sentence that names a better model for this machine than the default; empty without one."""
-    machine = this_machine()
-    best = best_for(machine.available, machine.rate, offline=hub_place(hub).offline)
-    if best.name == DEFAULT_MODEL:
-        return ""
-    return (
-        f"Better on this machine ({machine}): heddle serve {best.name} ({best.file:g} GB to"
-        f" download, at most {best.speed(machine.rate)} tokens/s). More: heddle suggest."
     )

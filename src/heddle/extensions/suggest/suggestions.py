@@ -125,20 +125,14 @@ RERANKERS = (
 """For ranking documents, ordered by memory."""
 
 
-def best_for(available: int, rate: float, *, offline: bool = False) -> Suggestion:
+def best_for(available: int, rate: float) -> Suggestion:
     """The best model for a machine.
 
     Args:
         available: bytes that the process may use.
         rate: bytes that it reads from memory per second.
-        offline: whether only models from the package index count.
     """
-    fitting = [
-        one
-        for one in _fitting(SUGGESTIONS, available, rate / _LEAST_SPEED)
-        if not (offline and "/" in one.name)
-    ]
-    return fitting[-1] if fitting else SUGGESTIONS[0]
+    return [SUGGESTIONS[0], *_fitting(SUGGESTIONS, available, rate / _LEAST_SPEED)][-1]
 
 
 def best_embeddings_for(available: int, rate: float) -> Suggestion:

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import ipaddress
 import re
-import socket
 from typing import TYPE_CHECKING
 
 from fastapi import Depends
@@ -29,6 +28,7 @@ from fastapi.routing import APIRoute
 from starlette.requests import Request  # noqa: TC002  FastAPI reads annotations of dependencies
 
 from heddle.errors import AuthenticationError, ForbiddenError
+from heddle.server.http.listener import is_loopback, is_loopback_address
 from heddle.server.http.record import record_of
 
 if TYPE_CHECKING:
@@ -119,21 +119,6 @@ def is_admin_route(route: BaseRoute) -> bool:
     return isinstance(route, APIRoute) and ADMIN in route.dependencies
 
 
-def is_loopback(host: str) -> bool:
-    """Whether a server that listens on `host` hears this machine only. Looks names up."""
-    try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except OSError:
-        return False
-    addresses = (ipaddress.ip_address(str(row[4][0]).partition("%")[0]) for row in found)
-    return all(_is_loopback_address(address) for address in addresses)
-
-
-def _is_loopback_address(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
-    mapped = getattr(address, "ipv4_mapped", None)  # ::ffff:127.0.0.1
-    return (mapped or address).is_loopback
-
-
 def _foreign(headers: Headers) -> Iterator[tuple[str, str]]:
     """The headers by which a request does not come from this machine, each with its text."""
     hosts, origins = headers.getlist("host"), headers.getlist("origin")
@@ -158,7 +143,7 @@ def _is_this_machine(authority: str) -> bool:
         address = ipaddress.ip_address(match["v4"] or match["v6"])
     except ValueError:
         return False
-    return _is_loopback_address(address)
+    return is_loopback_address(address)
 
 
 def _not_admitted(sent: list[bytes], what: str = "API key") -> AuthenticationError:

@@ -16,18 +16,18 @@ from __future__ import annotations
 import asyncio
 import errno
 import ipaddress
-import socket
 import time
 from typing import TYPE_CHECKING
 
 import uvicorn
 
-from heddle.errors import ConfigError
 from heddle.server.http.edge import stop_admission
+from heddle.server.http.listener import refused
 from heddle.server.http.protocol import HTTPProtocol, most_connections
 from heddle.server.http.tls import HandshakeFirst, Handshakes, tls_of
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable, Sequence
     from types import FrameType
 
@@ -42,10 +42,6 @@ _END_SECONDS = 2
 _TICK = 0.1
 """Seconds between checks for a second signal. uvicorn checks for the first signal as often."""
 
-_SEND_BUFFER = 256 * 1024
-"""Bytes that the kernel buffers for a client that does not read: 1,000 tokens of a stream. The
-kernel's default is 4 MB."""
-
 _ACCEPTED = 128
 """Connections that the event loop accepts at once. asyncio reports the first connection after it
 accepted all of them. Without free file descriptors it logs a traceback for each connection."""
@@ -56,44 +52,6 @@ _QUEUED = 2048
 _KEEP_ALIVE = 75
 """Seconds that an idle connection stays open. Clients close idle connections earlier, so no request
 arrives at a connection that the server is closing."""
-
-
-def bind(config: ServerConfig) -> socket.socket:
-    """Bind a socket to the address of `config`. The socket does not listen yet.
-
-    Callers bind before they load a model, so that a busy port is an error at once. Until the server
-    listens, the kernel refuses connections.
-
-    Raises:
-        ConfigError: the address is in use, not allowed, or not an address of this machine.
-    """
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        listener = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise _refused(config, error) from None
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # Connections inherit these two:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
-        if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux
-            listener.setsockopt(
-                socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, config.send_timeout * 1000
-            )
-        listener.bind(address)
-    except OSError as error:
-        listener.close()
-        raise _refused(config, error) from None
-    return listener
-
-
-def url(listener: socket.socket, config: ServerConfig) -> str:
-    """The URL of a bound socket."""
-    host, port = listener.getsockname()[:2]
-    scheme = "https" if config.tls_cert else "http"
-    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def serve(
@@ -118,7 +76,7 @@ def serve(
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             raise
-        raise _refused(config, error) from None
+        raise refused(config, error) from None
     finally:
         listener.close()
 
@@ -229,10 +187,3 @@ def _protocol_of(config: ServerConfig) -> Callable[..., asyncio.Protocol]:
         return HTTPProtocol
     handshakes = Handshakes(tls, most_connections() // 4)
     return lambda **options: HandshakeFirst(handshakes, HTTPProtocol(**options))
-
-
-def _refused(config: ServerConfig, error: OSError) -> ConfigError:
-    place = f"{config.host} port {config.port}"
-    if error.errno == errno.EADDRINUSE:
-        return ConfigError(f"{place} is in use; choose another port with --port", param="port")
-    return ConfigError(f"cannot listen on {place}: {error.strerror or error}", param="host")

@@ -17,7 +17,7 @@ would take seconds."""
 
 
 class Schema(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(extra="forbid", strict=True, defer_build=True)
 
 
 class _Body(dict[str, Any]):

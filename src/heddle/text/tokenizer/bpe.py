@@ -159,12 +159,10 @@ def piece_bytes(vocabulary: Vocabulary) -> list[bytes]:
 
 
 def _bytes_of(piece: str, type: int) -> bytes:
-    if type == TokenType.USER_DEFINED:
-        return piece.encode()
     if type != TokenType.NORMAL:
-        return b""
+        return piece.encode() if type == TokenType.USER_DEFINED else b""
     try:
-        return bytes([_BYTE_OF[char] for char in piece])
+        return bytes(map(_BYTE_OF.__getitem__, piece))
     except KeyError:  # a character outside the alphabet stands for itself
         return b"".join(
             bytes([_BYTE_OF[char]]) if char in _BYTE_OF else char.encode() for char in piece
