@@ -50,6 +50,22 @@ def test_prefill_continues_under_a_gap_that_cannot_be_met() -> None:
     assert run(warm(1e-6), 4, 3)[-1] > DECODE
 
 
+def test_a_prompt_token_beside_streams_never_counts_less_than_in_a_long_step_of_prompts() -> None:
+    """The decodes of a few steps were measured as too slow, so prompt tokens look cheap."""
+    pace = warm()
+    for _ in range(5):
+        pace.observe(0, 512, seconds(0, 512))
+        pace.observe(4, 16, 1.2 * DECODE)
+    assert run(pace, 4, 1) == [pytest.approx(GAP * DECODE)]
+
+
+def test_short_steps_of_prompts_say_nothing_about_tokens_beside_streams() -> None:
+    pace = warm()
+    for _ in range(5):
+        pace.observe(0, 8, DECODE + seconds(0, 8))
+    assert max(run(pace, 4, 20)[-5:]) > GAP * DECODE - 2 * TOKEN
+
+
 def test_prompts_get_the_least_where_streams_are_preferred() -> None:
     pace = Pace(0.02, prefer_decode=True)
     for _ in range(20):
