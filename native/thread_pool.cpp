@@ -1,6 +1,11 @@
 #include "thread_pool.h"
 
 #include <sched.h>
+#if defined(__linux__)
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 #include <chrono>
 #include <stdexcept>
@@ -27,6 +32,15 @@ constexpr int kSpins = 4'000;
 // Workers wait for the next step this long before they sleep. The time between two steps of a busy
 // engine (scheduling, delivery) is shorter, so decoding needs no wake-up.
 constexpr auto kLinger = std::chrono::microseconds(300);
+
+// Niceness of compute threads, as of the engine thread (engine/thread.py has the reason).
+constexpr int kNiceness = 5;
+
+void let_others_go_first() {
+#if defined(__linux__)
+    setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), kNiceness);
+#endif
+}
 
 class ForTask final : public Task {
   public:
@@ -163,6 +177,7 @@ bool ThreadPool::wait_for_task(uint64_t& seen) {
 }
 
 void ThreadPool::worker(int thread) {
+    let_others_go_first();
     uint64_t seen = 0;
     while (wait_for_task(seen)) {
         inside_.fetch_add(1);
