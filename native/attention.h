@@ -21,44 +21,75 @@ namespace {
 
 using namespace heddle;
 
-// Scores of N queries: one chain of products over the head, or, with scales, over each block of it.
-template <int N, typename Part>
-inline void page_scores_of_keys(QueryTile& tile, int first, int page, const Part& part,
-                                int head_dim, Prefetcher<Part>& prefetcher) {
-    constexpr bool kScaled = Part::kScaled;
-    const int chain = kScaled ? kBlock : head_dim;
+// Scores of N queries: one chain of products over the head.
+template <int N>
+inline void page_scores_of_keys(QueryTile& tile, int first, int page, const F16Part& part,
+                                int head_dim, Prefetcher<F16Part>& prefetcher) {
     const float* q[N];
     for (int i = 0; i < N; ++i) q[i] = tile.q[first + i];
     for (int from = 0; from < kPageTokens; from += kWide * 16) {
-        for (int begin = 0; begin < head_dim; begin += chain) {
-            V16 acc[N][kWide];
+        V16 acc[N][kWide];
+#pragma GCC unroll 8
+        for (int i = 0; i < N; ++i) {
+            for (int j = 0; j < kWide; ++j) acc[i][j] = splat(0.0f);
+        }
+        for (int d = 0; d < head_dim;) {
+            prefetcher.step();
+#pragma GCC unroll 8
+            for (int step = 0; step < Prefetcher<F16Part>::kEvery; ++step, ++d) {
+                V16 k[kWide];
+                for (int j = 0; j < kWide; ++j) k[j] = part.keys(d, from + j * 16);
+#pragma GCC unroll 8
+                for (int i = 0; i < N; ++i) {
+                    const V16 one = splat(q[i][d]);
+                    for (int j = 0; j < kWide; ++j) acc[i][j] = fma(one, k[j], acc[i][j]);
+                }
+            }
+        }
+#pragma GCC unroll 8
+        for (int i = 0; i < N; ++i) {
+            float* scores = page_weights(tile, first + i, page) + from;
+            for (int j = 0; j < kWide; ++j) store(scores + j * 16, acc[i][j]);
+        }
+    }
+}
+
+// Scores of N queries with codes: the dot products of blocks are exact integers. A score is a chain
+// over the blocks of (dot product * the query's scale) * the key's scale.
+template <int N>
+inline void page_scores_of_keys(QueryTile& tile, int first, int page, const Q8Part& part,
+                                int head_dim, Prefetcher<Q8Part>& prefetcher) {
+    const int blocks = head_dim / kBlock;
+    const int8_t* codes = tile.codes.codes + first * head_dim;
+    const float* scales = tile.codes.scales + first * blocks;
+    const int32_t* sums = tile.codes.sums + first * blocks;
+    for (int from = 0; from < kPageTokens; from += kWide * 16) {
+        for (int block = 0; block < blocks; ++block) {
+            I16 acc[N][kWide];
 #pragma GCC unroll 8
             for (int i = 0; i < N; ++i) {
-                for (int j = 0; j < kWide; ++j) acc[i][j] = splat(0.0f);
+                for (int j = 0; j < kWide; ++j) acc[i][j] = first_sum(sums[i * blocks + block]);
             }
-            for (int d = begin; d < begin + chain;) {
-                prefetcher.step();
+            prefetcher.step();
+            for (int d = block * kBlock; d < (block + 1) * kBlock; d += 4) {
+                if (kWide == 2 || d % 8 == 0) prefetcher.step();
+                Codes4 k[kWide];
+                for (int j = 0; j < kWide; ++j) k[j] = part.key_codes(d, from + j * 16);
 #pragma GCC unroll 8
-                for (int step = 0; step < Prefetcher<Part>::kEvery; ++step, ++d) {
-                    V16 k[kWide];
-                    for (int j = 0; j < kWide; ++j) k[j] = part.keys(d, from + j * 16);
-#pragma GCC unroll 8
-                    for (int i = 0; i < N; ++i) {
-                        const V16 one = splat(q[i][d]);
-                        for (int j = 0; j < kWide; ++j) acc[i][j] = fma(one, k[j], acc[i][j]);
+                for (int i = 0; i < N; ++i) {
+                    for (int j = 0; j < kWide; ++j) {
+                        acc[i][j] = add_dot4(acc[i][j], k[j], codes + i * head_dim + d);
                     }
                 }
             }
             for (int j = 0; j < kWide; ++j) {
+                const V16 of_keys = part.key_scales(block, from + j * 16);
 #pragma GCC unroll 8
                 for (int i = 0; i < N; ++i) {
                     float* score = page_weights(tile, first + i, page) + from + j * 16;
-                    if constexpr (kScaled) {
-                        const V16 scales = part.key_scales(begin / kBlock, from + j * 16);
-                        const V16 before = begin == 0 ? splat(0.0f) : load(score);
-                        acc[i][j] = fma(acc[i][j], scales, before);
-                    }
-                    store(score, acc[i][j]);
+                    const V16 before = block == 0 ? splat(0.0f) : load(score);
+                    const V16 dot = to_floats(acc[i][j]) * splat(scales[i * blocks + block]);
+                    store(score, fma(dot, of_keys, before));
                 }
             }
         }
@@ -257,6 +288,23 @@ inline void add_page(QueryTile& tile, QueryRange queries, int page, const Part& 
         add_of_one(i, to, visible_in_page(tile, i, page).to);
 }
 
+// If keys are codes, writes those of the tile's queries behind the scratch of its sums.
+template <typename Part>
+inline void quantise_queries(QueryTile& tile, const AttendArgs& a) {
+    if constexpr (!Part::kScaled || Part::kLatents) return;
+    float* room = a.scratch + attend_scratch(a.value_dim) - attend_codes(a.value_dim);
+    const int blocks = a.head_dim / kBlock;
+    tile.codes.scales = room;
+    tile.codes.sums = reinterpret_cast<int32_t*>(room + kAttendQueries * blocks);
+    tile.codes.codes = reinterpret_cast<int8_t*>(room + 2 * kAttendQueries * blocks);
+    for (int i = 0; i < tile.count * blocks; ++i) {
+        int8_t* codes = tile.codes.codes + i * kBlock;
+        const float* x = tile.q[i / blocks] + i % blocks * kBlock;
+        tile.codes.scales[i] = quantise_block(x, codes) / 127.0f;
+        tile.codes.sums[i] = sum_of_16(codes) + sum_of_16(codes + 16);
+    }
+}
+
 inline QueryTile make_tile(const AttendArgs& a, int first_query, int count) {
     QueryTile tile;
     tile.count = count;
@@ -301,18 +349,25 @@ inline void run_split(QueryTile& tile, const AttendArgs& a, int split, const uin
     const int end = (tile.end[tile.count - 1] - 1) / kPageTokens + 1;
     const int from = split * kSplitPages > begin ? split * kSplitPages : begin;
     const int to = (split + 1) * kSplitPages < end ? (split + 1) * kSplitPages : end;
+    // Scores of codes take a quarter of the time of sums of values, so memory would wait while
+    // values are added: meanwhile, the keys of the next split are prefetched, and every other page
+    // of values before.
+    constexpr bool kUneven = Part::kScaled && !Part::kLatents;
     for (int page = from; page < to; ++page) {
         const Part part(part_of(a, page), dim);
+        const bool early = kUneven && (page - from) % 2 == 0;
         const Prefetcher<Part> prefetcher(
-            page + 1 < to ? part_of(a, page + 1) : part_of(a, from) + values, dim);
+            page + 1 < to ? part_of(a, page + 1) : part_of(a, from) + values,
+            early ? part_of(a, page) + values : nullptr, dim);
         score_page(tile, queries_of_page(tile, page), page, part, dim, prefetcher);
     }
     for (int i = 0; i < tile.count; ++i) exponentiate(tile, i, split, a);
     for (int i = 0; i < tile.count * a.value_dim; ++i) tile.values[i] = 0.0f;
     for (int page = from; page < to; ++page) {
         const Part part(part_of(a, page), dim);
+        const bool more = kUneven && page + kSplitPages < end;
         const Prefetcher<Part> prefetcher(page + 1 < to ? part_of(a, page + 1) + values : next,
-                                          dim);
+                                          more ? part_of(a, page + kSplitPages) : nullptr, dim);
         add_page(tile, queries_of_page(tile, page), page, part, a.value_dim, prefetcher);
     }
 }
@@ -371,6 +426,7 @@ inline void attend_parts(const AttendArgs& a) {
     for (int i = 0; i < tiles; ++i) {  // tiles of nearly equal size
         const int first = queries * i / tiles, last = queries * (i + 1) / tiles;
         QueryTile total = make_tile(a, first, last - first);
+        quantise_queries<Part>(total, a);
         float* total_part = a.scratch + kAttendQueries * kSplitTokens;
         float* split_part = total_part + attend_part(kAttendQueries, a.value_dim);
         QueryTile part = total;
@@ -408,6 +464,7 @@ void attend(const AttendArgs& a) {
 
 template <typename Part>
 inline void run_split_of(QueryTile& tile, const AttendArgs& a, int split, Part*) {
+    quantise_queries<Part>(tile, a);
     run_split<Part>(tile, a, split, a.next);
 }
 

@@ -1,6 +1,7 @@
 // A tile of attention: queries that are handled together, and what is kept of them.
 #pragma once
 
+#include "formats.h"
 #include "kernels.h"
 #include "simd.h"
 
@@ -18,10 +19,18 @@ constexpr int kTogether = 6, kWide = 1;
 #endif
 constexpr int kSplitPages = kSplitTokens / kPageTokens;
 
+// Queries as int8 codes, by the rule of the keys' codes.
+struct QueryCodes {
+    int8_t* codes;  // (count, head_dim)
+    float* scales;  // (count, head_dim / kBlock)
+    int32_t* sums;  // of the codes of a block, likewise
+};
+
 struct QueryTile {
     int count;
     int rank;                             // elements of a latent, if keys are latents
     const float* q[kAttendQueries];       // (head_dim,), or (rank,)
+    QueryCodes codes;                     // of q, if keys are codes
     const float* turned[kAttendQueries];  // (head_dim - rank,) beside the latter
     const float* bias[kAttendQueries];    // by position, what joins its score; if there is any
     float* out[kAttendQueries];
@@ -32,27 +41,36 @@ struct QueryTile {
     float* weights;  // (count, kSplitTokens), the split's scores, then exponentials
 };
 
-// Prefetches one half of a part, its keys or its values, a little at a time while another half is
-// computed. Parts of consecutive pages lie far apart, so the hardware prefetcher cannot follow. A
-// prefetch of all lines at once would take every line fill buffer, and nothing would be computed
-// meanwhile.
+// Prefetches halves of parts, keys or values, a little at a time while another half is computed.
+// Parts of consecutive pages lie far apart, so the hardware prefetcher cannot follow. A prefetch of
+// all lines at once would take every line fill buffer, and nothing would be computed meanwhile.
 template <typename Part>
 class Prefetcher {
   public:
-    Prefetcher(const uint8_t* half, int head_dim)
-        : at_(half), end_(half ? half + kv_half_bytes(Part::kType, head_dim) : half) {}
-    // Prefetches two lines. Call it every kEvery of the 2 * head_dim / kWide steps that a query
-    // group takes over a half.
+    // `other` may be null, or the start of a second half.
+    Prefetcher(const uint8_t* half, const uint8_t* other, int head_dim)
+        : one_(half, head_dim), other_(other, head_dim) {}
+    // Prefetches two lines of each half. Call it every kEvery of the 2 * head_dim / kWide steps
+    // that a query group takes over a half.
     static constexpr int kEvery = (Part::kType == KvType::kF16 ? 4 : 8) / kWide;
     void step() {
-        if (at_ >= end_) return;
-        __builtin_prefetch(at_, 0, 2);
-        __builtin_prefetch(at_ + 64, 0, 2);
-        at_ += 128;
+        one_.step();
+        other_.step();
     }
 
   private:
-    const uint8_t *at_, *end_;
+    struct Half {
+        Half(const uint8_t* half, int head_dim)
+            : at(half), end(half ? half + kv_half_bytes(Part::kType, head_dim) : half) {}
+        void step() {
+            if (at >= end) return;
+            __builtin_prefetch(at, 0, 2);
+            __builtin_prefetch(at + 64, 0, 2);
+            at += 128;
+        }
+        const uint8_t *at, *end;
+    };
+    Half one_, other_;
 };
 
 // The place of the scores of query i with a page's positions.

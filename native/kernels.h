@@ -328,10 +328,14 @@ constexpr int kSplitTokens = 256;   // positions of a split, a multiple of the p
 constexpr int64_t attend_part(int queries, int value_dim) {
     return static_cast<int64_t>(queries) * value_dim + (2 * queries + 15) / 16 * 16;
 }
-// Scores of a split, sums of all splits and of one.
+// Floats for the codes of queries, with a scale and a sum for each 32 elements.
+constexpr int64_t attend_codes(int head_dim) {
+    return static_cast<int64_t>(kAttendQueries) * (head_dim / 4 + head_dim / 16);
+}
+// Scores of a split, sums of all splits and of one, codes.
 constexpr int64_t attend_scratch(int value_dim) {
     return static_cast<int64_t>(kAttendQueries) * kSplitTokens +
-           2 * attend_part(kAttendQueries, value_dim);
+           2 * attend_part(kAttendQueries, value_dim) + attend_codes(value_dim);
 }
 
 struct Kernels {

@@ -1,13 +1,13 @@
 // The memory layout of keys and values of one page, layer and key/value head, for each KV type.
 // Also loads them as sixteen floats, and stores those of a token.
 //
-// Keys are transposed, (head_dim, 32): sixteen positions load as one vector, and a score needs no
-// sum across lanes. Values are (32, head_dim).
+// Keys are transposed, (head_dim, 32), or (head_dim / 4, 32, 4) for codes: sixteen positions load
+// as one vector, and a score needs no sum across lanes. Values are (32, head_dim).
 //
 // Q8_0 is GGUF's format: 32 elements of one position's key or value share the scale d = max|x| /
 // 127, stored in f16. The code of x is x / d with d before rounding, to nearest, ties to even (as
-// in ggml's vector code; its scalar code rounds ties away from zero). Scales (head_dim / 32, 32)
-// follow their codes, so that one load gets the scales of sixteen positions.
+// in ggml's vector code; its scalar code rounds ties away from zero). No code is -128. Scales
+// (head_dim / 32, 32) follow their codes, so that one load gets the scales of sixteen positions.
 #pragma once
 
 #include "formats.h"
@@ -63,7 +63,10 @@ struct Q8Part {
           value_scales_(reinterpret_cast<const uint16_t*>(values_ + code_bytes(head_dim))),
           head_dim_(head_dim) {}
 
-    V16 keys(int d, int position) const { return load_int8(keys_ + d * kPageTokens + position); }
+    // The codes of elements d to d + 3 of sixteen positions' keys; d is a multiple of 4.
+    Codes4 key_codes(int d, int position) const {
+        return load_codes4(keys_ + d * kPageTokens + position * 4);
+    }
     V16 values(int position, int d) const { return load_int8(values_ + position * head_dim_ + d); }
     // The scales of a block of the head at sixteen positions.
     V16 key_scales(int block, int position) const {
@@ -77,8 +80,8 @@ struct Q8Part {
         for (int d = 0; d < head_dim; d += kBlock) {
             int8_t codes[kBlock];
             store_scale(part, head_dim, d, position, encode(key + d, codes));
-            for (int i = 0; i < kBlock; ++i) {
-                part[(d + i) * kPageTokens + position] = static_cast<uint8_t>(codes[i]);
+            for (int i = 0; i < kBlock; i += 4) {
+                std::memcpy(part + (d + i) * kPageTokens + position * 4, codes + i, 4);
             }
         }
     }

@@ -62,6 +62,26 @@ inline V16 load_int8(const int8_t* p) {
     return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(codes))};
 }
 
+// Sixteen lanes of integers, and sixteen lanes of four int8 codes.
+struct I16 {
+    __m512i r;
+};
+struct Codes4 {
+    __m512i r;  // plus 128, as the instruction multiplies unsigned codes with signed ones
+};
+inline Codes4 load_codes4(const int8_t* p) {
+    return {_mm512_xor_si512(_mm512_loadu_si512(p), _mm512_set1_epi8(-128))};
+}
+// What sums of products of codes with others begin with; `sum` is that of the others.
+inline I16 first_sum(int32_t sum) { return {_mm512_set1_epi32(-128 * sum)}; }
+// Adds each lane's dot product of its four codes with the four at p to `sums`.
+inline I16 add_dot4(I16 sums, Codes4 codes, const int8_t* p) {
+    int32_t four;
+    std::memcpy(&four, p, 4);
+    return {_mm512_dpbusd_epi32(sums.r, codes.r, _mm512_set1_epi32(four))};
+}
+inline V16 to_floats(I16 a) { return {_mm512_cvtepi32_ps(a.r)}; }
+
 #elif defined(HEDDLE_ISA_AVX2)
 
 struct V16 {
@@ -125,6 +145,56 @@ inline __m256 load_int8_half(const int8_t* p) {
     return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes));
 }
 inline V16 load_int8(const int8_t* p) { return {load_int8_half(p), load_int8_half(p + 8)}; }
+
+struct I16 {
+    __m256i lo, hi;
+};
+inline V16 to_floats(I16 a) { return {_mm256_cvtepi32_ps(a.lo), _mm256_cvtepi32_ps(a.hi)}; }
+inline __m256i load_32(const int8_t* p) {
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+}
+inline __m256i four_of(const int8_t* p) {
+    int32_t four;
+    std::memcpy(&four, p, 4);
+    return _mm256_set1_epi32(four);
+}
+#if defined(HEDDLE_ISA_AVXVNNI)
+struct Codes4 {
+    __m256i lo, hi;  // plus 128, as the instruction multiplies unsigned codes with signed ones
+};
+inline Codes4 load_codes4(const int8_t* p) {
+    const __m256i offset = _mm256_set1_epi8(-128);
+    return {_mm256_xor_si256(load_32(p), offset), _mm256_xor_si256(load_32(p + 32), offset)};
+}
+inline I16 first_sum(int32_t sum) {
+    return {_mm256_set1_epi32(-128 * sum), _mm256_set1_epi32(-128 * sum)};
+}
+inline I16 add_dot4(I16 sums, Codes4 codes, const int8_t* p) {
+    const __m256i four = four_of(p);
+    return {_mm256_dpbusd_avx_epi32(sums.lo, codes.lo, four),
+            _mm256_dpbusd_avx_epi32(sums.hi, codes.hi, four)};
+}
+#else
+// vpmaddubsw multiplies unsigned with signed codes: the sign goes to the other factor. Sums of two
+// products fit int16, because no code is -128: 2 * 127 * 127 = 32,258.
+struct Codes4 {
+    __m256i lo, hi, size_lo, size_hi;
+};
+inline Codes4 load_codes4(const int8_t* p) {
+    const __m256i lo = load_32(p), hi = load_32(p + 32);
+    return {lo, hi, _mm256_abs_epi8(lo), _mm256_abs_epi8(hi)};
+}
+inline I16 first_sum(int32_t) { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
+inline __m256i dot4_half(__m256i sums, __m256i codes, __m256i sizes, __m256i four) {
+    const __m256i pairs = _mm256_maddubs_epi16(sizes, _mm256_sign_epi8(four, codes));
+    return _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+}
+inline I16 add_dot4(I16 sums, Codes4 codes, const int8_t* p) {
+    const __m256i four = four_of(p);
+    return {dot4_half(sums.lo, codes.lo, codes.size_lo, four),
+            dot4_half(sums.hi, codes.hi, codes.size_hi, four)};
+}
+#endif
 
 #elif defined(HEDDLE_ISA_NEON)
 
@@ -192,6 +262,28 @@ inline V16 load_int8(const int8_t* p) {
     return {{vcvtq_f32_s32(vmovl_s16(vget_low_s16(low))), vcvtq_f32_s32(vmovl_high_s16(low)),
              vcvtq_f32_s32(vmovl_s16(vget_low_s16(high))), vcvtq_f32_s32(vmovl_high_s16(high))}};
 }
+
+struct I16 {
+    int32x4_t r[4];
+};
+struct Codes4 {
+    int8x16_t r[4];
+};
+inline Codes4 load_codes4(const int8_t* p) {
+    return {{vld1q_s8(p), vld1q_s8(p + 16), vld1q_s8(p + 32), vld1q_s8(p + 48)}};
+}
+inline I16 first_sum(int32_t) {
+    const int32x4_t zero = vdupq_n_s32(0);
+    return {{zero, zero, zero, zero}};
+}
+inline I16 add_dot4(I16 sums, Codes4 codes, const int8_t* p) {
+    int32_t four;
+    std::memcpy(&four, p, 4);
+    const int8x16_t others = vreinterpretq_s8_s32(vdupq_n_s32(four));
+    for (int i = 0; i < 4; ++i) sums.r[i] = vdotq_s32(sums.r[i], codes.r[i], others);
+    return sums;
+}
+inline V16 to_floats(I16 a) { HEDDLE_QUARTERS(vcvtq_f32_s32(a.r[i])); }
 
 #else  // portable
 
@@ -281,6 +373,24 @@ inline void store_int8(int8_t* p, V16 a) {
     }
 }
 inline V16 load_int8(const int8_t* p) { HEDDLE_LANES(static_cast<float>(p[i])); }
+
+struct I16 {
+    int32_t v[16];
+};
+struct Codes4 {
+    int8_t v[64];
+};
+inline Codes4 load_codes4(const int8_t* p) {
+    Codes4 codes;
+    std::memcpy(codes.v, p, sizeof codes.v);
+    return codes;
+}
+inline I16 first_sum(int32_t) { return {}; }
+inline I16 add_dot4(I16 sums, Codes4 codes, const int8_t* p) {
+    for (int i = 0; i < 64; ++i) sums.v[i / 4] += codes.v[i] * p[i % 4];
+    return sums;
+}
+inline V16 to_floats(I16 a) { HEDDLE_LANES(static_cast<float>(a.v[i])); }
 
 #endif
 

@@ -16,6 +16,13 @@ from heddle.state import PAGE_TOKENS
 every_type = pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
 
 
+def as_codes(x):
+    """Queries as kernels multiply them with codes of keys: int8 codes, a scale for 32 elements."""
+    blocks = x.reshape(len(x), -1, 32)
+    peak = np.abs(blocks).max(axis=-1, keepdims=True)
+    return (np.rint(blocks * (np.float32(127) / peak)) * (peak / np.float32(127))).reshape(x.shape)
+
+
 def expected_attention(
     q,
     k,
@@ -32,7 +39,7 @@ def expected_attention(
 ):
     """Attention in float64 over keys and values as the cache keeps them."""
     tokens, group = len(q), q.shape[1] // head_dim // kv_heads
-    queries = q.reshape(tokens, kv_heads, group, head_dim).astype(np.float64)
+    queries = (as_codes(q) if kv_type == "q8_0" else q).reshape(tokens, kv_heads, group, head_dim).astype(np.float64)
     keys, values = (
         as_kept(x, kv_type).reshape(tokens, kv_heads, head_dim).astype(np.float64) for x in (k, v)
     )
