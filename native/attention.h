@@ -260,6 +260,71 @@ inline void score_page(QueryTile& tile, QueryRange queries, int page, const Part
     });
 }
 
+// Adds the values of N queries with codes. The weights of a page's positions, multiplied by the
+// scales of the values, become int8 codes by the rule of activations: dot products are exact
+// integers. None is negative. A query's weights outside of what it sees are zero.
+template <int N>
+inline void add_value_codes(QueryTile& tile, int first, int page, const Q8Part& part, int value_dim,
+                            Prefetcher<Q8Part>& prefetcher) {
+    static_assert(kPageTokens == kBlock);
+    alignas(64) int8_t codes[N][kBlock];
+    for (int block = 0; block < value_dim; block += kBlock) {
+        float scales[N];
+        const V16 of_values[2] = {part.value_scales(block / kBlock, 0),
+                                  part.value_scales(block / kBlock, 16)};
+        for (int i = 0; i < N; ++i) {
+            const PositionRange seen = visible_in_page(tile, first + i, page);
+            const float* w = page_weights(tile, first + i, page);
+            V16 low = load(w) * of_values[0], high = load(w + 16) * of_values[1];
+            if (seen.from > 0 || seen.to < kPageTokens) {
+                float x[kBlock];
+                store(x, low);
+                store(x + 16, high);
+                for (int t = 0; t < seen.from; ++t) x[t] = 0.0f;
+                for (int t = seen.to; t < kPageTokens; ++t) x[t] = 0.0f;
+                low = load(x);
+                high = load(x + 16);
+            }
+            scales[i] = quantise_block(low, high, codes[i]) / 127.0f;
+        }
+        prefetcher.step();
+        for (int d = block; d < block + kBlock; d += kWide * 16) {
+            I16 acc[N][kWide];
+#pragma GCC unroll 8
+            for (int i = 0; i < N; ++i) {
+                for (int j = 0; j < kWide; ++j) acc[i][j] = zero_sums();
+            }
+            for (int t = 0; t < kPageTokens; t += 4) {
+                if (kWide == 2 || t % 8 == 0) prefetcher.step();
+                Signed4 v[kWide];
+                for (int j = 0; j < kWide; ++j) v[j] = part.value_codes(t, d + j * 16);
+#pragma GCC unroll 8
+                for (int i = 0; i < N; ++i) {
+                    for (int j = 0; j < kWide; ++j) {
+                        acc[i][j] = add_dot4(acc[i][j], v[j], codes[i] + t);
+                    }
+                }
+            }
+#pragma GCC unroll 8
+            for (int i = 0; i < N; ++i) {
+                float* values = tile.values + (first + i) * value_dim + d;
+                for (int j = 0; j < kWide; ++j) {
+                    const V16 before = load(values + j * 16);
+                    store(values + j * 16, fma(to_floats(acc[i][j]), splat(scales[i]), before));
+                }
+            }
+        }
+    }
+}
+
+inline void add_page(QueryTile& tile, QueryRange queries, int page, const Q8Part& part,
+                     int value_dim, Prefetcher<Q8Part> prefetcher) {
+    for_queries(queries.end - queries.begin, [&](auto n, int first) {
+        add_value_codes<decltype(n)::value>(tile, queries.begin + first, page, part, value_dim,
+                                            prefetcher);
+    });
+}
+
 // Handles positions that all queries see together, and earlier and later positions for each query
 // separately. For each query, adds values by ascending position.
 template <typename Part>
@@ -349,25 +414,18 @@ inline void run_split(QueryTile& tile, const AttendArgs& a, int split, const uin
     const int end = (tile.end[tile.count - 1] - 1) / kPageTokens + 1;
     const int from = split * kSplitPages > begin ? split * kSplitPages : begin;
     const int to = (split + 1) * kSplitPages < end ? (split + 1) * kSplitPages : end;
-    // Scores of codes take a quarter of the time of sums of values, so memory would wait while
-    // values are added: meanwhile, the keys of the next split are prefetched, and every other page
-    // of values before.
-    constexpr bool kUneven = Part::kScaled && !Part::kLatents;
     for (int page = from; page < to; ++page) {
         const Part part(part_of(a, page), dim);
-        const bool early = kUneven && (page - from) % 2 == 0;
         const Prefetcher<Part> prefetcher(
-            page + 1 < to ? part_of(a, page + 1) : part_of(a, from) + values,
-            early ? part_of(a, page) + values : nullptr, dim);
+            page + 1 < to ? part_of(a, page + 1) : part_of(a, from) + values, dim);
         score_page(tile, queries_of_page(tile, page), page, part, dim, prefetcher);
     }
     for (int i = 0; i < tile.count; ++i) exponentiate(tile, i, split, a);
     for (int i = 0; i < tile.count * a.value_dim; ++i) tile.values[i] = 0.0f;
     for (int page = from; page < to; ++page) {
         const Part part(part_of(a, page), dim);
-        const bool more = kUneven && page + kSplitPages < end;
         const Prefetcher<Part> prefetcher(page + 1 < to ? part_of(a, page + 1) + values : next,
-                                          more ? part_of(a, page + kSplitPages) : nullptr, dim);
+                                          dim);
         add_page(tile, queries_of_page(tile, page), page, part, a.value_dim, prefetcher);
     }
 }

@@ -41,36 +41,27 @@ struct QueryTile {
     float* weights;  // (count, kSplitTokens), the split's scores, then exponentials
 };
 
-// Prefetches halves of parts, keys or values, a little at a time while another half is computed.
-// Parts of consecutive pages lie far apart, so the hardware prefetcher cannot follow. A prefetch of
-// all lines at once would take every line fill buffer, and nothing would be computed meanwhile.
+// Prefetches one half of a part, its keys or its values, a little at a time while another half is
+// computed. Parts of consecutive pages lie far apart, so the hardware prefetcher cannot follow. A
+// prefetch of all lines at once would take every line fill buffer, and nothing would be computed
+// meanwhile.
 template <typename Part>
 class Prefetcher {
   public:
-    // `other` may be null, or the start of a second half.
-    Prefetcher(const uint8_t* half, const uint8_t* other, int head_dim)
-        : one_(half, head_dim), other_(other, head_dim) {}
-    // Prefetches two lines of each half. Call it every kEvery of the 2 * head_dim / kWide steps
-    // that a query group takes over a half.
+    Prefetcher(const uint8_t* half, int head_dim)
+        : at_(half), end_(half ? half + kv_half_bytes(Part::kType, head_dim) : half) {}
+    // Prefetches two lines. Call it every kEvery of the 2 * head_dim / kWide steps that a query
+    // group takes over a half.
     static constexpr int kEvery = (Part::kType == KvType::kF16 ? 4 : 8) / kWide;
     void step() {
-        one_.step();
-        other_.step();
+        if (at_ >= end_) return;
+        __builtin_prefetch(at_, 0, 2);
+        __builtin_prefetch(at_ + 64, 0, 2);
+        at_ += 128;
     }
 
   private:
-    struct Half {
-        Half(const uint8_t* half, int head_dim)
-            : at(half), end(half ? half + kv_half_bytes(Part::kType, head_dim) : half) {}
-        void step() {
-            if (at >= end) return;
-            __builtin_prefetch(at, 0, 2);
-            __builtin_prefetch(at + 64, 0, 2);
-            at += 128;
-        }
-        const uint8_t *at, *end;
-    };
-    Half one_, other_;
+    const uint8_t *at_, *end_;
 };
 
 // The place of the scores of query i with a page's positions.

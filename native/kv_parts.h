@@ -2,7 +2,8 @@
 // Also loads them as sixteen floats, and stores those of a token.
 //
 // Keys are transposed, (head_dim, 32), or (head_dim / 4, 32, 4) for codes: sixteen positions load
-// as one vector, and a score needs no sum across lanes. Values are (32, head_dim).
+// as one vector, and a score needs no sum across lanes. Values are (32, head_dim), or (8, head_dim,
+// 4) for codes: sixteen elements of four positions load as one vector.
 //
 // Q8_0 is GGUF's format: 32 elements of one position's key or value share the scale d = max|x| /
 // 127, stored in f16. The code of x is x / d with d before rounding, to nearest, ties to even (as
@@ -67,7 +68,10 @@ struct Q8Part {
     Codes4 key_codes(int d, int position) const {
         return load_codes4(keys_ + d * kPageTokens + position * 4);
     }
-    V16 values(int position, int d) const { return load_int8(values_ + position * head_dim_ + d); }
+    // Elements d to d + 15 of the values of four positions, from `position` on, a multiple of 4.
+    Signed4 value_codes(int position, int d) const {
+        return load_signed4(values_ + position * head_dim_ + d * 4);
+    }
     // The scales of a block of the head at sixteen positions.
     V16 key_scales(int block, int position) const {
         return load_f16(key_scales_ + block * kPageTokens + position);
@@ -87,9 +91,11 @@ struct Q8Part {
     }
     static void store_value(uint8_t* part, int head_dim, int position, const float* value) {
         uint8_t* values = part + half_bytes(head_dim);
+        uint8_t* four = values + position / 4 * 4 * head_dim + position % 4;
         for (int d = 0; d < head_dim; d += kBlock) {
-            int8_t* codes = reinterpret_cast<int8_t*>(values) + position * head_dim + d;
+            int8_t codes[kBlock];
             store_scale(values, head_dim, d, position, encode(value + d, codes));
+            for (int i = 0; i < kBlock; ++i) four[(d + i) * 4] = static_cast<uint8_t>(codes[i]);
         }
     }
 

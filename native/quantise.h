@@ -8,8 +8,7 @@ namespace {
 // Writes the codes round(x * 127 / max|x|), ties to even, of 32 values; returns max|x|. Where the
 // quotient overflows (maxima below 3.8e-37) all codes are zero. Codes cannot represent an infinite
 // value or NaN: then all codes are zero and NaN is returned, so that the scale poisons the block.
-inline float quantise_block(const float* x, int8_t* codes) {
-    const V16 low = load(x), high = load(x + 16);
+inline float quantise_block(V16 low, V16 high, int8_t* codes) {
     const float peak = peak_of(abs(low), abs(high));
     if (!(peak < __builtin_inff())) {
         std::memset(codes, 0, 32);
@@ -20,6 +19,9 @@ inline float quantise_block(const float* x, int8_t* codes) {
     store_int8(codes, low * inverse);
     store_int8(codes + 16, high * inverse);
     return peak;
+}
+inline float quantise_block(const float* x, int8_t* codes) {
+    return quantise_block(load(x), load(x + 16), codes);
 }
 
 }  // namespace

@@ -80,6 +80,18 @@ inline I16 add_dot4(I16 sums, Codes4 codes, const int8_t* p) {
     std::memcpy(&four, p, 4);
     return {_mm512_dpbusd_epi32(sums.r, codes.r, _mm512_set1_epi32(four))};
 }
+// As they are, for products with codes that are not negative.
+struct Signed4 {
+    __m512i r;
+};
+inline Signed4 load_signed4(const int8_t* p) { return {_mm512_loadu_si512(p)}; }
+inline I16 zero_sums() { return {_mm512_setzero_si512()}; }
+// Adds each lane's dot product of its four codes with the four at p, none of them negative.
+inline I16 add_dot4(I16 sums, Signed4 codes, const int8_t* p) {
+    int32_t four;
+    std::memcpy(&four, p, 4);
+    return {_mm512_dpbusd_epi32(sums.r, _mm512_set1_epi32(four), codes.r)};
+}
 inline V16 to_floats(I16 a) { return {_mm512_cvtepi32_ps(a.r)}; }
 
 #elif defined(HEDDLE_ISA_AVX2)
@@ -158,7 +170,15 @@ inline __m256i four_of(const int8_t* p) {
     std::memcpy(&four, p, 4);
     return _mm256_set1_epi32(four);
 }
+inline I16 zero_sums() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
+struct Signed4 {
+    __m256i lo, hi;
+};
+inline Signed4 load_signed4(const int8_t* p) { return {load_32(p), load_32(p + 32)}; }
 #if defined(HEDDLE_ISA_AVXVNNI)
+inline __m256i dot4_half(__m256i sums, __m256i codes, __m256i four) {
+    return _mm256_dpbusd_avx_epi32(sums, codes, four);
+}
 struct Codes4 {
     __m256i lo, hi;  // plus 128, as the instruction multiplies unsigned codes with signed ones
 };
@@ -171,8 +191,7 @@ inline I16 first_sum(int32_t sum) {
 }
 inline I16 add_dot4(I16 sums, Codes4 codes, const int8_t* p) {
     const __m256i four = four_of(p);
-    return {_mm256_dpbusd_avx_epi32(sums.lo, codes.lo, four),
-            _mm256_dpbusd_avx_epi32(sums.hi, codes.hi, four)};
+    return {dot4_half(sums.lo, codes.lo, four), dot4_half(sums.hi, codes.hi, four)};
 }
 #else
 // vpmaddubsw multiplies unsigned with signed codes: the sign goes to the other factor. Sums of two
@@ -184,17 +203,21 @@ inline Codes4 load_codes4(const int8_t* p) {
     const __m256i lo = load_32(p), hi = load_32(p + 32);
     return {lo, hi, _mm256_abs_epi8(lo), _mm256_abs_epi8(hi)};
 }
-inline I16 first_sum(int32_t) { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
-inline __m256i dot4_half(__m256i sums, __m256i codes, __m256i sizes, __m256i four) {
-    const __m256i pairs = _mm256_maddubs_epi16(sizes, _mm256_sign_epi8(four, codes));
+inline I16 first_sum(int32_t) { return zero_sums(); }
+inline __m256i dot4_half(__m256i sums, __m256i codes, __m256i four) {
+    const __m256i pairs = _mm256_maddubs_epi16(codes, four);
     return _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
 }
 inline I16 add_dot4(I16 sums, Codes4 codes, const int8_t* p) {
     const __m256i four = four_of(p);
-    return {dot4_half(sums.lo, codes.lo, codes.size_lo, four),
-            dot4_half(sums.hi, codes.hi, codes.size_hi, four)};
+    return {dot4_half(sums.lo, codes.size_lo, _mm256_sign_epi8(four, codes.lo)),
+            dot4_half(sums.hi, codes.size_hi, _mm256_sign_epi8(four, codes.hi))};
 }
 #endif
+inline I16 add_dot4(I16 sums, Signed4 codes, const int8_t* p) {
+    const __m256i four = four_of(p);
+    return {dot4_half(sums.lo, four, codes.lo), dot4_half(sums.hi, four, codes.hi)};
+}
 
 #elif defined(HEDDLE_ISA_NEON)
 
@@ -272,10 +295,13 @@ struct Codes4 {
 inline Codes4 load_codes4(const int8_t* p) {
     return {{vld1q_s8(p), vld1q_s8(p + 16), vld1q_s8(p + 32), vld1q_s8(p + 48)}};
 }
-inline I16 first_sum(int32_t) {
+inline I16 zero_sums() {
     const int32x4_t zero = vdupq_n_s32(0);
     return {{zero, zero, zero, zero}};
 }
+inline I16 first_sum(int32_t) { return zero_sums(); }
+using Signed4 = Codes4;
+inline Signed4 load_signed4(const int8_t* p) { return load_codes4(p); }
 inline I16 add_dot4(I16 sums, Codes4 codes, const int8_t* p) {
     int32_t four;
     std::memcpy(&four, p, 4);
@@ -385,7 +411,10 @@ inline Codes4 load_codes4(const int8_t* p) {
     std::memcpy(codes.v, p, sizeof codes.v);
     return codes;
 }
-inline I16 first_sum(int32_t) { return {}; }
+inline I16 zero_sums() { return {}; }
+inline I16 first_sum(int32_t) { return zero_sums(); }
+using Signed4 = Codes4;
+inline Signed4 load_signed4(const int8_t* p) { return load_codes4(p); }
 inline I16 add_dot4(I16 sums, Codes4 codes, const int8_t* p) {
     for (int i = 0; i < 64; ++i) sums.v[i / 4] += codes.v[i] * p[i % 4];
     return sums;

@@ -29,9 +29,9 @@ LLAMA_CPP: dict[str, dict[str, Any]] = {
     alias: json.loads((DATA / f"kl-{alias}.json").read_text())
     for alias in ("smollm2-135m", "gemma3-270m", "qwen2.5-coder-1.5b")
 }
-ALLOWANCE = {"f16": 1.1, "q8_0": 1.25}
-"""Times llama.cpp's figures, which are with keys and values in f16. Measured with q8_0: 1.14 on
-SmolLM2, 1.16 on Gemma 3."""
+ALLOWANCE = {"f16": 1.1, "q8_0": 1.35}
+"""Times llama.cpp's figures, which are with keys and values in f16. Measured with q8_0: 1.26 on
+SmolLM2. It was 1.14 when only keys and values were codes, and not queries and weights."""
 
 
 @pytest.mark.parametrize("alias", LLAMA_CPP)

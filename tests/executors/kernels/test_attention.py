@@ -16,11 +16,39 @@ from heddle.state import PAGE_TOKENS
 every_type = pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
 
 
+def assert_close(result, expected, kv_type):
+    """Equal but for rounding. With q8_0, a weight near the middle between two codes may get the
+    other in float64, which changes 32 elements by at most a 127th of a value."""
+    wrong = np.abs(result - expected) > 1e-5 + 1e-4 * np.abs(expected)
+    assert wrong.mean() <= (0 if kv_type == "f16" else 0.02)
+    np.testing.assert_allclose(result, expected, rtol=1e-4, atol=0.03)
+
+
 def as_codes(x):
     """Queries as kernels multiply them with codes of keys: int8 codes, a scale for 32 elements."""
     blocks = x.reshape(len(x), -1, 32)
     peak = np.abs(blocks).max(axis=-1, keepdims=True)
     return (np.rint(blocks * (np.float32(127) / peak)) * (peak / np.float32(127))).reshape(x.shape)
+
+
+def sums_of_codes(weights, v, first):
+    """Sums of values of q8_0: weights times the scale of a value become int8 codes, page by page.
+
+    `weights` (heads, group, queries, tokens), `v` (tokens, heads, head_dim), from position `first`.
+    """
+    tokens = len(v)
+    blocks = v.reshape(*v.shape[:2], -1, 32).astype(np.float64)
+    scales = (np.abs(blocks).max(axis=-1) / 127).astype(np.float16).astype(np.float64)
+    codes = as_kept(v.reshape(tokens, -1), "q8_0").reshape(blocks.shape) / scales[..., None]
+    scaled = np.einsum("hgqk,khb->hgqbk", weights, scales)
+    total = np.zeros((weights.shape[2], *weights.shape[:2], *blocks.shape[2:]))
+    for start in range(-(first % PAGE_TOKENS), tokens, PAGE_TOKENS):
+        places = slice(max(start, 0), start + PAGE_TOKENS)
+        page = scaled[..., places]
+        peak = np.maximum(page.max(axis=-1, keepdims=True), 1e-300)
+        coded = np.rint(page * (127 / peak)) * (peak / 127)
+        total += np.einsum("hgqbk,khbd->qhgbd", coded, codes[places])
+    return total
 
 
 def expected_attention(
@@ -36,10 +64,15 @@ def expected_attention(
     soft_cap=0.0,
     sinks=None,
     bias=None,
+    first=0,
 ):
     """Attention in float64 over keys and values as the cache keeps them."""
     tokens, group = len(q), q.shape[1] // head_dim // kv_heads
-    queries = (as_codes(q) if kv_type == "q8_0" else q).reshape(tokens, kv_heads, group, head_dim).astype(np.float64)
+    queries = (
+        (as_codes(q) if kv_type == "q8_0" else q)
+        .reshape(tokens, kv_heads, group, head_dim)
+        .astype(np.float64)
+    )
     keys, values = (
         as_kept(x, kv_type).reshape(tokens, kv_heads, head_dim).astype(np.float64) for x in (k, v)
     )
@@ -58,6 +91,9 @@ def expected_attention(
     peak = np.maximum(scores.max(axis=-1, keepdims=True), sink)
     weights = np.exp(scores - peak)
     weights /= weights.sum(axis=-1, keepdims=True) + np.exp(sink - peak)
+    if kv_type == "q8_0":
+        heads = v.reshape(tokens, kv_heads, head_dim)
+        return sums_of_codes(weights, heads, first).reshape(tokens, -1)
     return np.einsum("hgqk,khd->qhgd", weights, values).reshape(tokens, -1)
 
 
@@ -82,7 +118,7 @@ def test_matches_float64(isa, tokens, kv_type, kv_heads, group, head_dim):
     for window in (0, 1, 5, 33, 64):
         result = attention(isa, q, k, v, kv_type, **sizes, chunks=[tokens], window=window)
         expected = expected_attention(q, k, v, kv_type, *sizes.values(), window)  # type: ignore[call-arg]
-        np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
+        assert_close(result, expected, kv_type)
 
 
 @every_type
@@ -113,7 +149,7 @@ def test_splits_of_a_long_context_change_nothing(group, window, kv_type):
     sizes = {"kv_heads": 1, "head_dim": 32, "scale": 0.2, "window": window}
     whole = attention("auto", q, k, v, kv_type, **sizes, chunks=[tokens])
     expected = expected_attention(q, k, v, kv_type, *sizes.values())
-    np.testing.assert_allclose(whole, expected, rtol=1e-4, atol=1e-5)
+    assert_close(whole, expected, kv_type)
     for isa, threads in [("portable", 1), ("auto", 1), ("auto", 4)]:
         chunks = [250, *[1] * 20, 235, *[1] * 20, 255, *[1] * 20]
         cut = attention(isa, q, k, v, kv_type, **sizes, chunks=chunks, threads=threads)
@@ -128,7 +164,7 @@ def test_more_queries_than_a_split_holds_change_nothing(kv_type):
     sizes = {"kv_heads": 1, "head_dim": 32, "scale": 0.2}
     whole = attention("auto", q, k, v, kv_type, **sizes, chunks=[tokens])
     expected = expected_attention(q, k, v, kv_type, *sizes.values())
-    np.testing.assert_allclose(whole, expected, rtol=1e-4, atol=1e-5)
+    assert_close(whole, expected, kv_type)
     cut = attention("auto", q, k, v, kv_type, **sizes, chunks=[270, *[1] * 10], threads=4)
     np.testing.assert_array_equal(cut, whole)
 
@@ -150,7 +186,7 @@ def test_caps_and_sinks(variant, window, kv_type):
     sizes = {"kv_heads": 2, "head_dim": 32, "scale": 0.2, "window": window}
     expected = expected_attention(q, k, v, kv_type, *sizes.values(), **variant)
     whole = attention(ISA_LEVELS[-1], q, k, v, kv_type, **sizes, **variant)
-    np.testing.assert_allclose(whole, expected, rtol=1e-4, atol=1e-5)
+    assert_close(whole, expected, kv_type)
     plain = attention(ISA_LEVELS[-1], q, k, v, kv_type, **sizes)
     assert np.abs(whole - plain).max() > 0.1
     for isa in ISA_LEVELS:
@@ -168,7 +204,7 @@ def test_attention_to_both_sides(window, tokens, kv_type):
     sizes = {"kv_heads": 2, "head_dim": 32, "scale": 0.2, "window": window, "causal": False}
     expected = expected_attention(q, k, v, kv_type, *sizes.values())
     whole = attention(ISA_LEVELS[-1], q, k, v, kv_type, **sizes)
-    np.testing.assert_allclose(whole, expected, rtol=1e-4, atol=1e-5)
+    assert_close(whole, expected, kv_type)
     for isa in ISA_LEVELS:
         np.testing.assert_array_equal(attention(isa, q, k, v, kv_type, **sizes, threads=3), whole)
     if tokens > 1:
@@ -179,14 +215,16 @@ def test_attention_to_both_sides(window, tokens, kv_type):
 @every_type
 @pytest.mark.parametrize("exponent", [-40, -30, -9, -4, 0, 4])
 def test_the_first_token_gets_its_value_as_it_is_kept(kv_type, exponent):
-    """To the bit: the native cache keeps what the definition says."""
+    """To the bit, with f16: the native cache keeps what the definition says. With q8_0, the only
+    weight is a code of 127 times a 127th."""
     q, k, v = random_inputs(np.random.default_rng(1), 1, 2, 1, 64)
     v *= np.float32(10.0**exponent)
     v[0, 32:64] = 0
     sizes = {"kv_heads": 2, "head_dim": 64, "scale": 0.1}
     for isa in ISA_LEVELS:
         result = attention(isa, q, k, v, kv_type, **sizes)
-        np.testing.assert_array_equal(result, as_kept(v, kv_type))
+        rounding = 0 if kv_type == "f16" else 2e-7
+        np.testing.assert_allclose(result, as_kept(v, kv_type), rtol=rounding)
 
 
 def test_q8_0_is_close_to_f16():
@@ -244,7 +282,7 @@ def test_a_bias_by_distance(causal, window, kv_type):
     sizes = {"kv_heads": 2, "head_dim": 32, "scale": 0.2, "window": window}
     expected = expected_attention(q, k, v, kv_type, *sizes.values(), causal, bias=bias)  # type: ignore[call-arg]
     whole = attention(ISA_LEVELS[-1], q, k, v, kv_type, **sizes, causal=causal, bias=bias)
-    np.testing.assert_allclose(whole, expected, rtol=1e-4, atol=1e-5)
+    assert_close(whole, expected, kv_type)
     plain = attention(ISA_LEVELS[-1], q, k, v, kv_type, **sizes, causal=causal)
     assert np.abs(whole - plain).max() > 0.1
     chunks = [250, *[1] * 10, 275, *[1] * 65] if causal else [600]
@@ -263,10 +301,13 @@ def test_a_token_sees_its_run_of_positions(window, kv_type):
     q, k, v = random_inputs(np.random.default_rng(window), tokens, 2, 3, 32)
     sizes = {"kv_heads": 2, "head_dim": 32, "scale": 0.2}
     runs = [slice(first, first + window) for first in range(0, tokens, window)]
-    alone = [expected_attention(q[run], k[run], v[run], kv_type, **sizes) for run in runs]
+    alone = [
+        expected_attention(q[run], k[run], v[run], kv_type, **sizes, first=run.start)
+        for run in runs
+    ]
     options = sizes | {"window": window, "aligned": True}
     whole = attention(ISA_LEVELS[-1], q, k, v, kv_type, **options)
-    np.testing.assert_allclose(whole, np.concatenate(alone), rtol=1e-4, atol=1e-5)
+    assert_close(whole, np.concatenate(alone), kv_type)
     for isa in ISA_LEVELS:
         for threads in (1, 3):
             chunks = {"chunks": [250, *[1] * 10, 275, *[1] * 65], "threads": threads}
