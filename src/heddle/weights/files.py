@@ -16,7 +16,7 @@ from heddle.closing import Closing, open_file
 from heddle.errors import ModelFileError, ModelSourceError
 
 _PIECE = 16 << 20
-"""Bytes of one system call, so that a signal need not wait for a file of many GB."""
+"""Bytes of one system call: reading in pieces needs no second buffer of the full size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,18 +90,19 @@ class OpenFile(Closing):
         done = 0
         while done < size:
             try:
-                part = memoryview(content)[done : done + _PIECE]
-                read = os.preadv(self.descriptor, [part], start + done)
+                # (preadv would save a copy, and macOS before 11 has none.)
+                piece = os.pread(self.descriptor, min(_PIECE, size - done), start + done)
             except OSError as error:
                 raise ModelSourceError(f"cannot read {self.path}: {error.strerror}") from error
-            if not read:
+            if not piece:
                 raise ModelFileError(
                     f"{self.path}: {field} needs {size} bytes at byte {start}, and the file now"
                     f" ends at byte {start + done}: it was truncated while it was read; load it"
                     " again once it is whole",
                     field=field,
                 )
-            done += read
+            content[done : done + len(piece)] = piece
+            done += len(piece)
         return memoryview(content).toreadonly()
 
     def check_unchanged(self) -> None:
