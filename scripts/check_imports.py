@@ -22,6 +22,7 @@ PACKAGE = Path(__file__).parent.parent / "src" / "heddle"
 OPEN = {
     *{
         "embedding",
+        "cgroups",
         "checks",
         "closing",
         "config",
@@ -44,6 +45,7 @@ OPEN = {
         "sizes",
         "state",
         "step",
+        "thread_priority",
         "token_rules",
     },
 }
@@ -72,7 +74,8 @@ MAY_IMPORT = {
     "checks": {"errors"},
     "closing": set(),
     "config": {"defaults", "errors", "folders", "settings"},
-    "cores": set(),
+    "cgroups": set(),
+    "cores": {"cgroups", "sizes"},
     "doors": {"errors"},
     "defaults": {"errors", "parameters", "sampling_params"},
     "embedding": {"checks", "sampling_params"},
@@ -84,13 +87,14 @@ MAY_IMPORT = {
     "hub_place": {"config", "folders"},
     "outputs": {"errors"},
     "parameters": {"checks"},
-    "process_memory": set(),
+    "process_memory": {"cgroups"},
     "roofline": set(),
     "sampling_params": {"checks", "errors", "grammars", "parameters"},
     "settings": {"defaults", "errors", "parameters", "sizes"},
     "sizes": {"errors"},
     "state": set(),
     "step": {"sampling_params", "outputs", "embedding"},
+    "thread_priority": set(),
     "token_rules": {"_native"},
     "_native": set(),
 }

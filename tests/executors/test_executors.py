@@ -37,6 +37,7 @@ from heddle.step import (
     StepResult,
 )
 from heddle.token_rules import TokenRules
+from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 from models.tiny.llama import MODELS as LLAMA
 from models.tiny.llama import PLAIN
 from steps import execute
@@ -365,11 +366,13 @@ def test_forbidden_tokens_are_not_sampled(executor):
 # --- agreement ---------------------------------------------------------------------------------
 
 
-def test_devices_agree_on_tokens_and_log_probabilities(tmp_path):
+@pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
+def test_devices_agree_on_tokens_and_log_probabilities(tmp_path, kv_type):
     """The CPU quantises activations to 8 bits only for quantised weights; here none are."""
+    file = GGUFCheckpoint.open(replace(PLAIN, head_dim=32).write(tmp_path / "tiny.gguf"))
+    config = replace(SMALL, kv_type=kv_type)
     cpu, reference = (
-        prefill(load_on(device, tiny_file(tmp_path), SMALL), []).sampled[0]
-        for device in ("cpu", "reference")
+        prefill(load_on(device, file, config), []).sampled[0] for device in ("cpu", "reference")
     )
     assert cpu.token == reference.token
     assert [token for token, _ in cpu.top] == [token for token, _ in reference.top]

@@ -24,13 +24,6 @@ if TYPE_CHECKING:
     from heddle.loading.loaded_model import LoadedModel
 
 
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    path = tmp_path / "model.gguf"
-    path.write_bytes(b"weights")
-    return path
-
-
 def model_at(path: Path, **changes: Any) -> LoadedModel:
     """A model that was loaded from the file as it is now."""
     model = fake_model(FakeExecutor(), path=path)

@@ -120,16 +120,17 @@ def test_positions_past_a_thousand_agree_with_the_reference(
 def test_q8_0_keys_and_values_agree_with_the_reference(
     checkpoint: GGUFCheckpoint,
 ) -> None:
-    """The native kernels make codes of queries and of weights of positions, too, and the reference
-    does not; `test_attention.py` compares them with float64. So the distance is about that of the
-    codes of keys and values, and three times as much where another expert is chosen."""
+    """Both multiply codes. Some values round to the next code: 1/127 of the largest value in their
+    block. Which ones depends on the processor, which chooses the reference's BLAS. With four of its
+    kernels, and with 200 random roundings of matmuls, the largest distance was 0.14 of the error
+    that codes make; for most models it is below 0.01."""
     tokens = TOKENS * 4
     config = EngineConfig(slots=1, threads=2, context=len(tokens), kv_type="q8_0")
     executor, reference = load(checkpoint, config), ReferenceModel(checkpoint)
     one_by_one = last_logits(executor, tokens, range(1, len(tokens) + 1))
     exact, expected = (reference.logits(tokens, kv_type) for kv_type in ("f32", "q8_0"))
     distance = np.sqrt(np.mean((one_by_one - expected) ** 2))
-    assert distance < 4 * np.sqrt(np.mean((exact - expected) ** 2))
+    assert distance < 0.25 * np.sqrt(np.mean((exact - expected) ** 2))
     ends = [5, 6, 35, 36, len(tokens)]
     in_chunks = last_logits(executor, tokens, ends)
     assert np.array_equal(in_chunks, one_by_one[[end - 1 for end in ends]])

@@ -6,12 +6,9 @@
 from __future__ import annotations
 
 import atexit
-import os
-import sys
 import threading
 import time
 from _thread import start_new_thread
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakSet
@@ -20,6 +17,7 @@ from heddle.engine.health import Health, HealthState
 from heddle.engine.loop import EngineLoop
 from heddle.engine.observation.snapshot import take_snapshot
 from heddle.engine.observation.watchdog import Watchdog
+from heddle.thread_priority import lower_priority
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,7 +32,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _NICENESS = 5
-"""Niceness of an engine thread that computes, as of the native compute threads."""
+"""Niceness of an engine thread that computes, as of the native compute threads. `lower_priority`
+has the reason."""
 
 
 class EngineThread:
@@ -74,7 +73,7 @@ class EngineThread:
 
     def _run(self) -> None:
         if not self._model.executor.runs_ahead:
-            _let_others_go_first()
+            lower_priority(threading.get_native_id(), _NICENESS)
         try:
             self._loop.run(self._watchdog.stop)
         finally:
@@ -185,14 +184,3 @@ def _stop_all() -> None:
     """Stop all engine threads: no such thread may run while the interpreter shuts down."""
     for thread in list(_started):
         thread.stop(drain=False)
-
-
-def _let_others_go_first() -> None:
-    """Lower the priority of this thread, which computes all the time, below threads that wait.
-
-    An event loop wants a core for 0.2 ms after each step. With equal priorities it waits up to a
-    time slice, 3 to 4 ms, for it, and a client sees that as a gap.
-    """
-    if sys.platform == "linux":  # elsewhere threads have no own priority
-        with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)

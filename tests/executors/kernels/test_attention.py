@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from programs import ISA_LEVELS, Bench, attention
 
 from heddle import _native
-from heddle.extensions.reference.ops import as_kept
+from heddle.extensions.reference.kv_types import as_codes, as_kept, sums_of_codes
 from heddle.models.ops import Slopes
 from heddle.state import PAGE_TOKENS
 
@@ -22,33 +22,6 @@ def assert_close(result, expected, kv_type):
     wrong = np.abs(result - expected) > 1e-5 + 1e-4 * np.abs(expected)
     assert wrong.mean() <= (0 if kv_type == "f16" else 0.02)
     np.testing.assert_allclose(result, expected, rtol=1e-4, atol=0.03)
-
-
-def as_codes(x):
-    """Queries as kernels multiply them with codes of keys: int8 codes, a scale for 32 elements."""
-    blocks = x.reshape(len(x), -1, 32)
-    peak = np.abs(blocks).max(axis=-1, keepdims=True)
-    return (np.rint(blocks * (np.float32(127) / peak)) * (peak / np.float32(127))).reshape(x.shape)
-
-
-def sums_of_codes(weights, v, first):
-    """Sums of values of q8_0: weights times the scale of a value become int8 codes, page by page.
-
-    `weights` (heads, group, queries, tokens), `v` (tokens, heads, head_dim), from position `first`.
-    """
-    tokens = len(v)
-    blocks = v.reshape(*v.shape[:2], -1, 32).astype(np.float64)
-    scales = (np.abs(blocks).max(axis=-1) / 127).astype(np.float16).astype(np.float64)
-    codes = as_kept(v.reshape(tokens, -1), "q8_0").reshape(blocks.shape) / scales[..., None]
-    scaled = np.einsum("hgqk,khb->hgqbk", weights, scales)
-    total = np.zeros((weights.shape[2], *weights.shape[:2], *blocks.shape[2:]))
-    for start in range(-(first % PAGE_TOKENS), tokens, PAGE_TOKENS):
-        places = slice(max(start, 0), start + PAGE_TOKENS)
-        page = scaled[..., places]
-        peak = np.maximum(page.max(axis=-1, keepdims=True), 1e-300)
-        coded = np.rint(page * (127 / peak)) * (peak / 127)
-        total += np.einsum("hgqbk,khbd->qhgbd", coded, codes[places])
-    return total
 
 
 def expected_attention(
@@ -92,8 +65,12 @@ def expected_attention(
     weights = np.exp(scores - peak)
     weights /= weights.sum(axis=-1, keepdims=True) + np.exp(sink - peak)
     if kv_type == "q8_0":
-        heads = v.reshape(tokens, kv_heads, head_dim)
-        return sums_of_codes(weights, heads, first).reshape(tokens, -1)
+        before = (first % PAGE_TOKENS, 0)  # positions of the first page that nobody sees
+        padded = np.pad(weights, (*[(0, 0)] * 3, before))
+        values = np.pad(values, (before, (0, 0), (0, 0)))
+        heads = [(head, i) for head in range(kv_heads) for i in range(group)]
+        sums = [sums_of_codes(padded[head, i], values[:, head]) for head, i in heads]
+        return np.concatenate(sums, axis=-1)
     return np.einsum("hgqk,khd->qhgd", weights, values).reshape(tokens, -1)
 
 

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from gguf_writer import Tensor, write_gguf
 from heddle.errors import ModelFileError
+from heddle.extensions.reference.kv_types import as_codes, as_kept, codes_of, sums_of_codes
 from heddle.extensions.reference.ops import (
     ReferenceLoader,
     ReferenceOps,
     SequenceCache,
     SequenceChunk,
     Weight,
-    as_kept,
 )
 from heddle.models.ops import AttentionSpec, RopeSpec
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
@@ -234,9 +234,44 @@ def test_kv_types() -> None:
 def test_a_cache_keeps_what_its_type_can() -> None:
     spec = replace(SPEC, head_dim=32)
     q, k, v = floats(5, 4 * 32), floats(5, 2 * 32, seed=1), floats(5, 2 * 32, seed=2)
-    ops = ReferenceOps([SequenceChunk(SequenceCache("q8_0"), 0, range(5))])
+    ops = ReferenceOps([SequenceChunk(SequenceCache("q8_0", decodes=True), 0, range(5))])
     expected = alone(q, as_kept(k, "q8_0"), as_kept(v, "q8_0"), spec)
     assert np.array_equal(ops.attend(q, k, v, 0, spec), expected)
+
+
+def test_what_is_kept_gives_its_codes_and_scales_back() -> None:
+    """Also scales that are subnormal in float16, and zero."""
+    x = floats(3, 4 * 32)
+    x[0, :32], x[1, 32:64], x[2, :32] = 0, x[1, 32:64] * 1e-5, x[2, :32] * 1e-9
+    codes, scales = codes_of(x)
+    scales = scales.astype(np.float16).astype(np.float32)
+    again = codes_of(as_kept(x, "q8_0"))
+    assert np.array_equal(again[0], np.where(scales > 0, codes, 0))
+    assert np.array_equal(again[1], scales)
+
+
+def test_weights_become_codes_page_by_page() -> None:
+    """The scale of a page's codes is that of its largest weight, whatever other pages have."""
+    weights, values = np.zeros((1, 40), np.float32), np.full((40, 32), 2, np.float32)
+    weights[0, [0, 1, 32, 39]] = [1, 0.001, 0.002, 0.0012]
+    (found,) = sums_of_codes(weights, values)
+    expected = 2 * (1 + 0.002 * (1 + 76 / 127))
+    np.testing.assert_allclose(found, np.full(32, expected), rtol=1e-6)
+
+
+def test_queries_and_weights_become_codes_where_a_cache_multiplies_codes() -> None:
+    spec = replace(SPEC, head_dim=32)
+    q, k, v = floats(40, 4 * 32), floats(40, 2 * 32, seed=1), floats(40, 2 * 32, seed=2)
+    ops = ReferenceOps([SequenceChunk(SequenceCache("q8_0"), 0, range(40))])
+    found = ops.attend(q, k, v, 0, spec).reshape(40, 4, 32)
+    queries = as_codes(q).reshape(40, 4, 32)
+    keys, values = (as_kept(x, "q8_0").reshape(40, 2, 32) for x in (k, v))
+    for token in (0, 31, 39):
+        for head in range(4):
+            scores = keys[: token + 1, head // 2] @ queries[token, head] * 0.3
+            weights = np.exp(scores - scores.max())[None]
+            (expected,) = sums_of_codes(weights / weights.sum(), values[: token + 1, head // 2])
+            np.testing.assert_allclose(found[token, head], expected, rtol=1e-4, atol=1e-5)
 
 
 def test_layers_keep_their_own_keys_and_values() -> None:

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from heddle import _native
+from heddle.extensions.reference.kv_types import as_kept
 from heddle.extensions.reference.model import ReferenceModel
-from heddle.extensions.reference.ops import as_kept
 from heddle.state import KvShape
 from models.rig import CONTEXT, GREEDY, TEXT, Rig
 from models.tiny.deepseek_v3 import TinyDeepseekV3
@@ -118,7 +118,7 @@ def test_results_are_near_those_of_the_reference(checkpoint: Checkpoint, kv_type
     reference = ReferenceModel(checkpoint)
 
     def logprobs(kept: str) -> np.ndarray:
-        logits = reference.logits(tokens, kept)[-1].astype(np.float64)
+        logits = reference.logits(tokens, kept, decodes=True)[-1].astype(np.float64)
         return (logits - np.log(np.exp(logits).sum()))[ids]
 
     exact, expected = logprobs("f32"), logprobs(kv_type)

@@ -7,15 +7,14 @@ slow thread ends after its mask.
 
 from __future__ import annotations
 
-import os
-import sys
 import threading
 import weakref
 from concurrent.futures import Future
-from contextlib import suppress
 from queue import SimpleQueue
 from time import monotonic
 from typing import TYPE_CHECKING, TypeAlias
+
+from heddle.thread_priority import lower_priority
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -135,10 +134,8 @@ class _MaskThread(threading.Thread):
     def leave(self) -> None:
         """End the thread after its current work. Lower the thread's priority now."""
         self._is_slow = True
-        if sys.platform == "linux":  # elsewhere threads have no own priority
-            assert self.native_id is not None, "the thread was not started"
-            with suppress(OSError):
-                os.setpriority(os.PRIO_PROCESS, self.native_id, _SLOW_PRIORITY)
+        assert self.native_id is not None, "the thread was not started"
+        lower_priority(self.native_id, _SLOW_PRIORITY)
 
 
 def _started(queue: _Queue) -> _MaskThread:

@@ -66,6 +66,7 @@ SOURCES = (
     *MODEL_SOURCES,
     "extensions/reference/executor.py",
     "extensions/reference/state_arrays.py",
+    "extensions/reference/kv_types.py",
     "extensions/reference/ops.py",
     "weights/mix.py",
 )

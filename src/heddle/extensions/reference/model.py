@@ -54,12 +54,14 @@ class ReferenceModel:
         logits: NDArray[np.float32] = self._model.logits(ReferenceOps(runs), self._weights, states)
         return logits
 
-    def logits(self, tokens: Sequence[int], kv_type: str = "f32") -> NDArray[np.float32]:
+    def logits(
+        self, tokens: Sequence[int], kv_type: str = "f32", *, decodes: bool = False
+    ) -> NDArray[np.float32]:
         """Logits (len(tokens), vocabulary). Row i scores the tokens that may follow token i.
 
-        :func:`heddle.extensions.reference.ops.as_kept` defines how `kv_type` keeps keys and values.
+        :class:`heddle.extensions.reference.ops.SequenceCache` describes `kv_type` and `decodes`.
         """
-        cache = SequenceCache(kv_type)
+        cache = SequenceCache(kv_type, decodes)
         starts = range(0, len(tokens), _CHUNK)
         return np.concatenate(
             [self.forward([SequenceChunk(cache, at, tokens[at : at + _CHUNK])]) for at in starts]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from heddle.extensions.reference.kv_types import as_codes, as_kept, sums_of_codes
 from heddle.models.ops import AttentionSpec, Batch
 from heddle.weights.checkpoint import claim, non_finite_weights
 from heddle.weights.tensor_types import dequantize
@@ -91,44 +92,20 @@ class ExpertStack:
         return Weight(self.values[expert], None if self.bias is None else self.bias[expert])
 
 
-def as_kept(x: Float32, kv_type: str) -> Float32:
-    """Keys or values x (tokens, kv_heads * head_dim) as a KV cache returns them.
-
-    `f32` keeps values unchanged, `f16` rounds each value. `q8_0` is the format of GGUF (ggml,
-    `quantize_row_q8_0`): every 32 elements of a head share a float16 scale d = max|x| / 127. The
-    codes are integers: x / d, with d before its rounding, to nearest, ties to even. The number of
-    elements of a head must be a multiple of 32. `fp8` rounds each value to E4M3, to nearest, ties
-    to even. Values beyond 448, the largest, become 448; what is not finite becomes NaN.
-    """
-    match kv_type:
-        case "f32":
-            return x
-        case "f16":
-            return x.astype(np.float16).astype(np.float32)
-        case "q8_0":
-            blocks = x.reshape(len(x), -1, 32)
-            peak = np.abs(blocks).max(axis=-1, keepdims=True)
-            with np.errstate(divide="ignore", over="ignore"):
-                steps = np.float32(127) / peak
-            steps = np.where(np.isfinite(steps), steps, np.float32(0))
-            scale = (peak / np.float32(127)).astype(np.float16).astype(np.float32)
-            kept: Float32 = np.rint(blocks * steps) * scale
-            return kept.reshape(x.shape)
-        case "fp8":
-            finite = np.isfinite(x)
-            clipped = np.where(finite, x, np.float32(0)).clip(-448, 448)
-            # frexp's exponent is 1 above that of 1.m; below 2**-6 numbers lie 2**-9 apart.
-            step = np.ldexp(np.float32(1), np.maximum(np.frexp(clipped)[1] - 1, -6) - 3)
-            rounded: Float32 = np.rint(clipped / step) * step
-            return np.where(finite, rounded, np.float32(np.nan))
-    raise ValueError(f"no KV cache is of type {kv_type}")
-
-
 class SequenceState(Protocol):
     """Keys and values of one sequence, by layer, and its fixed-size states.
 
     Where values are a part of the keys, there are only keys.
     """
+
+    @property
+    def multiplies_codes(self) -> bool:
+        """Whether attention multiplies the codes of keys and values with int8 codes.
+
+        Queries and the weights of positions become these codes. Attention over latents multiplies
+        floats in any case.
+        """
+        ...
 
     def store(self, layer: int, start: int, *parts: Float32) -> tuple[Float32, ...]:
         """Store keys and values (tokens, kv_heads * head_dim) from position `start` on.
@@ -150,12 +127,20 @@ class SequenceState(Protocol):
 class SequenceCache:
     """Keys and values of one sequence, by layer, each (positions, kv_heads * head_dim).
 
-    `kv_type` sets how they are stored; see :func:`as_kept`.
+    `kv_type` sets how they are stored; see :func:`as_kept`. With `decodes`, attention reads codes
+    of q8_0 as floats, as torch devices do. Without it, attention multiplies codes, as device cpu
+    does.
     """
 
     kv_type: str = "f32"
+    decodes: bool = False
     layers: dict[int, tuple[Float32, ...]] = field(default_factory=dict)
     states: dict[StatePlace, Float32] = field(default_factory=dict)
+
+    @property
+    def multiplies_codes(self) -> bool:
+        """See :class:`SequenceState`."""
+        return self.kv_type == "q8_0" and not self.decodes
 
     def fixed(self, place: StatePlace) -> Float32:
         """See :class:`SequenceState`. Each part is an array of its own."""
@@ -278,7 +263,8 @@ class ReferenceOps:
             rows = slice(row, row + len(run.tokens))
             keys, values = run.cache.store(layer, run.start, k[rows], v[rows])
             assert spec.causal or run.start == 0, "one step computes the whole sequence"
-            mixed[rows] = _attention(q[rows], keys, values, run.start, spec, sinks)
+            codes = run.cache.multiplies_codes
+            mixed[rows] = _attention(q[rows], keys, values, run.start, spec, sinks, codes=codes)
             row = rows.stop
         return mixed
 
@@ -287,7 +273,8 @@ class ReferenceOps:
         for run in self._runs:
             rows = slice(row, row + len(run.tokens))
             keys, values = run.cache.stored(layer, run.start + len(run.tokens))
-            mixed[rows] = _attention(q[rows], keys, values, run.start, spec, None)
+            codes = run.cache.multiplies_codes
+            mixed[rows] = _attention(q[rows], keys, values, run.start, spec, codes=codes)
             row = rows.stop
         return mixed
 
@@ -309,7 +296,7 @@ class ReferenceOps:
         for run in self._runs:
             rows = slice(row, row + len(run.tokens))
             (keys,) = run.cache.store(layer, run.start, kept[rows])
-            found = _attention(queries[rows], keys, keys, run.start, shape, None)
+            found = _attention(queries[rows], keys, keys, run.start, shape)
             mixed[rows] = found.reshape(-1, spec.heads, dim)
             row = rows.stop
         return mixed[..., : spec.rank].reshape(len(q), -1)
@@ -495,9 +482,19 @@ class ReferenceOps:
 
 
 def _attention(
-    q: Array, keys: Array, values: Array, start: int, spec: AttentionSpec, sinks: Weight | None
+    q: Array,
+    keys: Array,
+    values: Array,
+    start: int,
+    spec: AttentionSpec,
+    sinks: Weight | None = None,
+    *,
+    codes: bool = False,
 ) -> Array:
-    """Attention of queries from position `start` on, over all positions up to the last query."""
+    """Attention of queries from position `start` on, over all positions up to the last query.
+
+    With `codes`, the products with keys and values are those of int8 codes.
+    """
     queries, positions = len(q), len(keys)
     group = spec.heads // spec.kv_heads
     distance = np.arange(start, start + queries)[:, None] - np.arange(positions)
@@ -508,7 +505,8 @@ def _attention(
     if spec.aligned:
         runs = np.arange(positions) // spec.window
         hidden |= runs[start : start + queries, None] != runs
-    q = q.reshape(queries, spec.heads, spec.head_dim)
+    q = (as_codes(q) if codes else q).reshape(queries, spec.heads, spec.head_dim)
+    multiply = sums_of_codes if codes else np.matmul
     keys = keys.reshape(positions, spec.kv_heads, spec.head_dim)
     values = values.reshape(positions, spec.kv_heads, spec.head_dim)
     mixed = np.empty_like(q)
@@ -524,7 +522,7 @@ def _attention(
             scores = np.concatenate([scores, sink], axis=-1)
         weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
         weights /= weights.sum(axis=-1, keepdims=True)
-        mixed[:, head] = weights[:, :positions] @ values[:, head // group]
+        mixed[:, head] = multiply(weights[:, :positions], values[:, head // group])
     return mixed.reshape(queries, -1)
 
 

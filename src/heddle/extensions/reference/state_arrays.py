@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from heddle.executors.serving import fixed_places, layer_places, page_groups, page_tables
-from heddle.extensions.reference.ops import as_kept
+from heddle.extensions.reference.kv_types import as_kept
 from heddle.state import PAGE_TOKENS, pages_for
 
 if TYPE_CHECKING:
@@ -149,6 +149,11 @@ class PagedCache:
     memory: PagedMemory
     states: FixedStates
     chunk: Chunk
+
+    @property
+    def multiplies_codes(self) -> bool:
+        """See `heddle.extensions.reference.ops.SequenceState`."""
+        return self.memory.kv_type == "q8_0"
 
     def fixed(self, place: StatePlace) -> Float32:
         """See `heddle.extensions.reference.ops.SequenceState`."""

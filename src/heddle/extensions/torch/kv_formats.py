@@ -1,7 +1,7 @@
 """How keys and values are kept on a torch device: f16, q8_0 or fp8.
 
-`heddle.extensions.reference.ops.as_kept` defines the values. These functions agree with it to the
-bit.
+`heddle.extensions.reference.kv_types.as_kept` defines the values. These functions agree with it to
+the bit.
 """
 
 from __future__ import annotations
