@@ -176,6 +176,7 @@ class Attend final : public Attention {
 class AttendMerge final : public Attention {
   public:
     explicit AttendMerge(AttentionShape shape) : Attention("merge", std::move(shape)) {}
+    bool in_short_steps() const override { return false; }
     int items(const Program& p) const override { return static_cast<int>(plan(p).merges().size()); }
     void run(Program& p, int index, int thread) override {
         const AttendItem& item = plan(p).merges()[index];

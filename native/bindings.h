@@ -37,10 +37,13 @@ const Kernels& level(const std::string& name);
 
 // Threads and the kernels they run.
 struct Runtime {
-    Runtime(int threads, const std::string& isa) : kernels(level(isa)), pool(checked(threads)) {}
-    static int checked(int threads) {
+    Runtime(int threads, const std::string& isa, const std::vector<int>& processors)
+        : kernels(level(isa)), pool(checked(threads, processors), processors) {}
+    static int checked(int threads, const std::vector<int>& processors) {
         if (threads < 1 || threads > 1024)
             throw std::invalid_argument("threads must be in [1, 1024]");
+        if (!processors.empty() && processors.size() != static_cast<size_t>(threads))
+            throw std::invalid_argument("there must be one processor for each thread");
         return threads;
     }
     const Kernels& kernels;

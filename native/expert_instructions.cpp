@@ -56,6 +56,7 @@ class ExpertRowInstruction : public RowInstruction {
 
   protected:
     int count(const Program& p) const override { return step(p).tokens * layer_->routing.used; }
+    bool own_rows() const override { return false; }
     const ExpertLayer& layer() const { return *layer_; }
 
   private:
@@ -125,6 +126,7 @@ class PackGroups final : public Instruction {
     using Choice = Operands (*)(ExpertRows&, const ExpertLayer&);
     PackGroups(Layer layer, Choice choice)
         : Instruction("pack"), layer_(std::move(layer)), choice_(choice) {}
+    bool in_short_steps() const override { return false; }
     int items(const Program& p) const override {
         const int rows = step(p).tokens * layer_->routing.used;
         const bool some = kernels(p).packs_from > 0 && rows >= kernels(p).packs_from;

@@ -13,6 +13,11 @@ class Instruction {
     virtual ~Instruction() = default;
     virtual int items(const Program& program) const = 0;
     virtual void run(Program& program, int item, int thread) = 0;
+    // Whether an item needs nothing that `before`, the instruction before this one, computes in
+    // other items. Both have the same number of items then, in every step.
+    virtual bool follows(const Program&, const Instruction&) const { return false; }
+    // Whether it has items in a step of one token, which is sampled.
+    virtual bool in_short_steps() const { return true; }
     const char* const kind;
 
   protected:
@@ -28,6 +33,7 @@ class Instruction {
     static float* scratch(Program& p, int thread) { return p.scratch_[thread].data(); }
     static Program::Buffer& buffer(Program& p, int index) { return p.buffers_[index]; }
     static int width(const Program& p, int index) { return p.buffers_[index].width; }
+    static bool per_row(const Program& p, int index) { return p.buffers_[index].per_row; }
     static float* row(Program& p, int index, int64_t i) {
         return p.buffers_[index].values.data() + i * p.buffers_[index].width;
     }

@@ -10,6 +10,7 @@
 namespace heddle {
 
 class Instruction;
+class Program;
 enum class Lookups;
 struct AttentionShape;
 struct CompressedAttention;
@@ -36,7 +37,9 @@ InstructionPointer make_quantise(int in);
 InstructionPointer make_norm_heads(int in, std::vector<float> weight, float eps, int heads);
 InstructionPointer make_scale(int in, float factor);
 InstructionPointer make_soft_cap(int in, float cap);
-InstructionPointer make_gated(Activation activation, int gate, int up, int out, bool quantise);
+// Computes steps of more than `above` rows only.
+InstructionPointer make_gated(Activation activation, int gate, int up, int out, bool quantise,
+                              int above);
 InstructionPointer make_gate_rows(Activation activation, int x, int gate, int out);
 InstructionPointer make_mix_heads(int x, int factors, int heads, int out);
 InstructionPointer make_add(int x, int y, int out);
@@ -57,6 +60,13 @@ InstructionPointer make_pool(int states);
 // Packs the quantised copy of a buffer for the matmuls that follow, where they are of many tokens.
 InstructionPointer make_pack(int in);
 InstructionPointer make_matmul(int in, std::vector<MatmulPart> parts, bool accumulate);
+// Gates the columns of a matmul's item in steps of at most this many rows. In longer steps, each
+// row is gated as a whole: 512 rows of 128 columns took twice as long as the same rows in one
+// piece.
+constexpr int kGateColumnsRows = 16;
+// Null unless `before` is a matmul that computes `gate` and `up`, and can be cut by their columns.
+InstructionPointer make_gate_columns(const Program& p, Instruction* before, Activation activation,
+                                     int gate, int up, int out, bool quantise);
 
 // expert_instructions.cpp
 std::vector<InstructionPointer> make_experts(std::shared_ptr<const ExpertLayer> layer, int in,

@@ -25,6 +25,8 @@ KvCache::KvCache(KvType type, int layers, int kv_heads, int head_dim, int64_t pa
     const int64_t bytes = pages_ * page_bytes_;
     if (bytes == 0) return;  // no layers: nothing is stored
     memory_ = Mapping(static_cast<size_t>(bytes));
+    const uint64_t nodes = memory_nodes();
+    if ((nodes & (nodes - 1)) != 0) memory_.spread_over(nodes);  // there are several
     ahead_ = std::make_unique<FaultAhead>(memory_.base(), bytes);
 }
 

@@ -18,6 +18,10 @@ constexpr int64_t kAhead = 4096;  // bytes, as kernels prefetch
 constexpr int kPasses = 5;
 constexpr int64_t kRounds = 20'000;  // some 50 us
 constexpr int kItems = 64;           // of kRounds, per thread
+constexpr int kBarriers = 1'000;
+constexpr int kBarrierItems = 6;         // per thread, between two barriers
+constexpr int64_t kBarrierRounds = 100;  // of an item, some 0.3 us
+constexpr double kBarrierSeconds = 0.05;
 
 // The shortest time of `work` in passes that take `seconds` in total, at least kPasses passes.
 double best_seconds(double seconds, const std::function<void()>& work) {
@@ -45,6 +49,20 @@ uint64_t read_lines(const uint8_t* from, int64_t bytes) {
     return sum;
 }
 
+// Instructions of equal items.
+class EqualItems final : public Task {
+  public:
+    EqualItems(const Kernels& kernels, int instructions, int items)
+        : kernels_(kernels), instructions_(instructions), items_(items) {}
+    int instructions() const override { return instructions_; }
+    int items(int) const override { return items_; }
+    void run(int, int, int) override { kernels_.multiply_adds(kBarrierRounds); }
+
+  private:
+    const Kernels& kernels_;
+    int instructions_, items_;
+};
+
 }  // namespace
 
 double read_rate(ThreadPool& pool, int64_t bytes, double seconds) {
@@ -67,6 +85,14 @@ double multiply_rate(ThreadPool& pool, const Kernels& kernels, double seconds) {
         pool.parallel_for(items, [&](int) { done += kernels.multiply_adds(kRounds); });
     });
     return static_cast<double>(done) / best;
+}
+
+double barrier_seconds(ThreadPool& pool, const Kernels& kernels) {
+    const int items = pool.threads() * kBarrierItems;
+    EqualItems apart(kernels, kBarriers, items), together(kernels, 1, kBarriers * items);
+    const double with = best_seconds(kBarrierSeconds, [&] { pool.run(apart); });
+    const double without = best_seconds(kBarrierSeconds, [&] { pool.run(together); });
+    return std::max(0.0, (with - without) / kBarriers);
 }
 
 }  // namespace heddle

@@ -9,7 +9,7 @@
 
 namespace heddle {
 
-// Both are the best of several passes that take `seconds` together.
+// Rates are the best of several passes that take `seconds` together.
 
 // Bytes per second at which all threads together read a buffer of `bytes` bytes. A buffer far
 // larger than the caches gives the memory bandwidth. Throws std::bad_alloc.
@@ -17,5 +17,9 @@ double read_rate(ThreadPool& pool, int64_t bytes, double seconds);
 
 // Integer multiply-adds per second of all threads together, from registers; see integer_peak.h.
 double multiply_rate(ThreadPool& pool, const Kernels& kernels, double seconds);
+
+// Seconds that it costs all threads to wait for one another between two instructions of a task: the
+// time of many short instructions without the time of the same items in one instruction.
+double barrier_seconds(ThreadPool& pool, const Kernels& kernels);
 
 }  // namespace heddle

@@ -23,6 +23,11 @@ class Mapping {
         return *this;
     }
 
+    // Lets the system take untouched pages from these memory nodes in turn. One thread touches the
+    // pages of a KV cache first, and threads of all nodes read them. Nothing happens where the
+    // system refuses: containers often forbid this.
+    void spread_over(uint64_t nodes);
+
     uint8_t* base() const { return base_; }
     size_t bytes() const { return bytes_; }
 
@@ -30,6 +35,12 @@ class Mapping {
     uint8_t* base_ = nullptr;
     size_t bytes_ = 0;
 };
+
+// The memory nodes that a list of the system such as "0-1,3" has: bit i for node i below 64. None
+// if the text is something else.
+uint64_t nodes_in(const char* list);
+// The nodes of this machine that have memory.
+uint64_t memory_nodes();
 
 // Zeros of trivial type in a mapping: they take no memory, and no time, until something is written.
 template <typename T>

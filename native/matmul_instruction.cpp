@@ -17,6 +17,7 @@ bool packs(const Kernels& kernels, int rows) {
 class Pack final : public Instruction {
   public:
     explicit Pack(int in) : Instruction("pack"), in_(in) {}
+    bool in_short_steps() const override { return false; }
     int items(const Program& p) const override {
         const int count = rows(p, in_);
         return packs(kernels(p), count) ? tiles_of(count, kernels(p).tile_tokens) : 0;
@@ -32,6 +33,15 @@ class Pack final : public Instruction {
 
 // Items per thread that a matmul is cut into.
 constexpr int kMatmulItems = 6;
+struct Cut {
+    int first, last;
+    Cut times(int n) const { return {first * n, last * n}; }
+};
+
+// The item's part of `total`, cut into equal pieces.
+Cut cut(int64_t total, int64_t item, int64_t items) {
+    return {static_cast<int>(total * item / items), static_cast<int>(total * (item + 1) / items)};
+}
 
 class Matmul final : public Instruction {
   public:
@@ -40,13 +50,37 @@ class Matmul final : public Instruction {
         for (const MatmulPart& part : parts_) panels_ += part.matrix->panels();
     }
     int items(const Program& p) const override {
-        return rows(p, in_) == 0 ? 0 : std::min(panels_, threads(p) * kMatmulItems);
+        const int most = by_columns(p) ? columns(p) / kBlock : panels_;
+        return rows(p, in_) == 0 ? 0 : std::min(most, threads(p) * kMatmulItems);
+    }
+    void run(Program& p, int item, int thread) override {
+        by_columns(p) ? run_pair(p, item, thread) : run_line(p, item, thread);
+    }
+    // If the parts compute all columns of `gate` and `up` and nothing else: an item computes the
+    // same whole blocks of both, in short steps. Then it may write these columns of `out`, unless
+    // other items still read them as input: buffers are used again.
+    bool pair(const Program& p, int gate, int up, int out) {
+        if (out == in_ || accumulate_ || parts_.size() != 2) return false;
+        if (columns(p) % kBlock != 0) return false;
+        const int a = parts_[0].out, b = parts_[1].out;
+        paired_ = gate != up && ((a == gate && b == up) || (a == up && b == gate));
+        return paired_;
+    }
+    bool by_columns(const Program& p) const { return paired_ && rows(p, in_) <= kGateColumnsRows; }
+    Cut columns_of(const Program& p, int item) const {
+        return cut(columns(p) / kBlock, item, items(p)).times(kBlock);
+    }
+
+  private:
+    int columns(const Program& p) const { return width(p, parts_[0].out); }
+    void run_pair(Program& p, int item, int thread) {
+        const auto [first, last] = columns_of(p, item);
+        const int rows = kernels(p).panel_rows;
+        for (const MatmulPart& part : parts_) run_part(p, part, first / rows, last / rows, thread);
     }
     // The panels of all parts form one line, cut into equal pieces.
-    void run(Program& p, int item, int thread) override {
-        const int64_t count = items(p);
-        const int first = static_cast<int>(panels_ * int64_t{item} / count);
-        const int last = static_cast<int>(panels_ * (int64_t{item} + 1) / count);
+    void run_line(Program& p, int item, int thread) {
+        const auto [first, last] = cut(panels_, item, items(p));
         int base = 0;
         for (const MatmulPart& part : parts_) {
             const int panels = part.matrix->panels();
@@ -56,7 +90,6 @@ class Matmul final : public Instruction {
         }
     }
 
-  private:
     void run_part(Program& p, const MatmulPart& part, int from, int to, int thread) {
         MatmulArgs args = {};
         args.w = &part.matrix->packed();
@@ -81,6 +114,40 @@ class Matmul final : public Instruction {
     std::vector<MatmulPart> parts_;
     bool accumulate_;
     int panels_ = 0;
+    bool paired_ = false;
+};
+
+// Gates the columns of an item of the matmul before, of all rows, while they are in the cache. With
+// one row the threads share this work, which would be one thread's otherwise.
+class GateColumns final : public Instruction {
+  public:
+    GateColumns(const Matmul& matmul, Activation activation, int gate, int up, int out,
+                bool quantise)
+        : Instruction("gated"),
+          matmul_(matmul),
+          activation_(activation),
+          gate_(gate),
+          up_(up),
+          out_(out),
+          quantise_(quantise) {}
+    bool follows(const Program&, const Instruction&) const override { return true; }
+    int items(const Program& p) const override { return matmul_.items(p); }
+    void run(Program& p, int item, int) override {
+        if (!matmul_.by_columns(p)) return;
+        const auto [first, last] = matmul_.columns_of(p, item);
+        const auto kernel = kernels(p).gated[static_cast<int>(activation_)];
+        for (int i = 0; i < rows(p, out_); ++i) {
+            kernel(row(p, gate_, i) + first, row(p, up_, i) + first, last - first,
+                   row(p, out_, i) + first);
+            if (quantise_) quantise_columns(p, out_, i, first, last - first);
+        }
+    }
+
+  private:
+    const Matmul& matmul_;
+    Activation activation_;
+    int gate_, up_, out_;
+    bool quantise_;
 };
 
 }  // namespace
@@ -89,6 +156,13 @@ InstructionPointer make_pack(int in) { return std::make_unique<Pack>(in); }
 
 InstructionPointer make_matmul(int in, std::vector<MatmulPart> parts, bool accumulate) {
     return std::make_unique<Matmul>(in, std::move(parts), accumulate);
+}
+
+InstructionPointer make_gate_columns(const Program& p, Instruction* before, Activation activation,
+                                     int gate, int up, int out, bool quantise) {
+    auto* matmul = dynamic_cast<Matmul*>(before);
+    if (matmul == nullptr || !matmul->pair(p, gate, up, out)) return nullptr;
+    return std::make_unique<GateColumns>(*matmul, activation, gate, up, out, quantise);
 }
 
 }  // namespace heddle

@@ -145,6 +145,9 @@ void Program::want_quantised(int buffer) {
 }
 
 void Program::append(std::unique_ptr<Instruction> instruction) {
+    const bool starts = stages() == std::max(rows_begin_, logits_begin_) ||
+                        !instruction->follows(*this, *instructions_.back());
+    if (starts) stages_.push_back(static_cast<int>(instructions_.size()));
     instructions_.push_back(std::move(instruction));
     nanoseconds_.push_back(0.0);
 }
@@ -292,7 +295,11 @@ void Program::gated(Activation activation, int gate, int up, int out, bool quant
     same_shape(gate, up);
     same_shape(gate, out);
     if (quantise) want_quantised(out);
-    append(make_gated(activation, gate, up, out, quantise));
+    Instruction* before = instructions_.empty() ? nullptr : instructions_.back().get();
+    auto columns = make_gate_columns(*this, before, activation, gate, up, out, quantise);
+    const int above = columns ? kGateColumnsRows : 0;
+    if (columns) append(std::move(columns));
+    append(make_gated(activation, gate, up, out, quantise, above));
 }
 
 void Program::experts(std::shared_ptr<const ExpertLayer> layer, int in, int logits, int out) {
@@ -635,7 +642,7 @@ void Program::take_rows(int in, int out) {
         throw std::invalid_argument("take_rows goes from a token buffer to a row buffer");
     }
     if (rows_begin_ > 0) throw std::invalid_argument("rows are taken once");
-    rows_begin_ = static_cast<int>(instructions_.size());
+    rows_begin_ = stages();
     append(make_take_rows(in, out));
 }
 
@@ -643,7 +650,7 @@ void Program::pool(int states) {
     if (!at(states).per_row) throw std::invalid_argument("pooled states must be a row buffer");
     pooled_width_ = at(states).width;
     append(make_pool(states));
-    logits_begin_ = static_cast<int>(instructions_.size());
+    logits_begin_ = stages();
 }
 
 void Program::sample(int logits) {
@@ -724,17 +731,16 @@ void Program::check_readout(const Step& step) const {
     for (const PooledRow& pooled : step.pooled) require(in_step(pooled.row), "pooled row");
 }
 
-void Program::begin_pass(int first_instruction, int last_instruction, int first_row,
-                         int row_count) {
-    first_instruction_ = first_instruction;
-    last_instruction_ = last_instruction;
+void Program::begin_pass(int first_stage, int last_stage, int first_row, int row_count) {
+    first_stage_ = first_stage;
+    last_stage_ = last_stage;
     first_row_ = first_row;
     row_count_ = row_count;
     pool_.begin(*this);
 }
 
-void Program::run_pass(int first_instruction, int last_instruction, int first_row, int row_count) {
-    begin_pass(first_instruction, last_instruction, first_row, row_count);
+void Program::run_pass(int first_stage, int last_stage, int first_row, int row_count) {
+    begin_pass(first_stage, last_stage, first_row, row_count);
     pool_.finish();
 }
 
@@ -763,8 +769,7 @@ void Program::begin(Step& step) {
     const int with_logits = static_cast<int>(wanted_.size() - step.pooled.size());
     step_ = &step;
     try {
-        const int end = static_cast<int>(instructions_.size());
-        begin_pass(0, end, 0, std::min(with_logits, max_rows_));
+        begin_pass(0, stages(), 0, std::min(with_logits, max_rows_));
     } catch (...) {
         step_ = nullptr;
         throw;
@@ -791,28 +796,43 @@ bool Program::finish() {
 
 // The first pass has begun; the others follow.
 void Program::finish_passes() {
-    const int end = static_cast<int>(instructions_.size());
     const int all = static_cast<int>(wanted_.size());
     const int with_logits = all - static_cast<int>(step_->pooled.size());
     pool_.finish();
     for (int row = max_rows_; row < with_logits; row += max_rows_) {
-        run_pass(rows_begin_, end, row, std::min(with_logits - row, max_rows_));
+        run_pass(rows_begin_, stages(), row, std::min(with_logits - row, max_rows_));
     }
     for (int row = with_logits; row < all; row += max_rows_) {
         run_pass(rows_begin_, logits_begin_, row, std::min(all - row, max_rows_));
     }
 }
 
-int Program::instructions() const { return last_instruction_ - first_instruction_; }
-
-int Program::items(int instruction) const {
-    return instructions_[static_cast<size_t>(first_instruction_ + instruction)]->items(*this);
+int Program::items(int stage) const {
+    const int first = stages_[static_cast<size_t>(first_stage_ + stage)];
+    return instructions_[static_cast<size_t>(first)]->items(*this);
 }
 
-void Program::run(int instruction, int item, int thread) {
-    // Threads claim and complete items of an abandoned step without computing: the pool drains.
-    if (abandoned()) return;
-    instruction += first_instruction_;
+int Program::barriers() const {
+    return static_cast<int>(std::count_if(stages_.begin(), stages_.end(), [&](int first) {
+        return instructions_[static_cast<size_t>(first)]->in_short_steps();
+    }));
+}
+
+int Program::end_of(int stage) const {
+    const auto next = static_cast<size_t>(stage) + 1;
+    return next < stages_.size() ? stages_[next] : static_cast<int>(instructions_.size());
+}
+
+void Program::run(int stage, int item, int thread) {
+    stage += first_stage_;
+    for (int i = stages_[static_cast<size_t>(stage)]; i < end_of(stage); ++i) {
+        // Threads claim and complete items of an abandoned step without computing: the pool drains.
+        if (abandoned()) return;
+        run_instruction(i, item, thread);
+    }
+}
+
+void Program::run_instruction(int instruction, int item, int thread) {
     Instruction& i = *instructions_[static_cast<size_t>(instruction)];
     if (!profiling_ || thread != 0) return i.run(*this, item, thread);
     const auto begin = Clock::now();

@@ -254,6 +254,8 @@ class Program final : private Task {
     int width(int buffer) const;
     int pooled_width() const { return pooled_width_; }  // of a sum; 0 if nothing can be pooled
     int rows(int buffer) const;
+    // How often threads wait for one another in a step of one token.
+    int barriers() const;
     int caches() const { return static_cast<int>(caches_.size()); }
     bool is_recurrent() const { return states_ != nullptr; }
 
@@ -265,9 +267,14 @@ class Program final : private Task {
     friend class Instruction;
     using Clock = std::chrono::steady_clock;
 
-    int instructions() const override;
-    int items(int instruction) const override;
-    void run(int instruction, int item, int thread) override;
+    // Instructions that need no other items of one another are one stage. To the threads, a stage
+    // is one instruction.
+    int instructions() const override { return last_stage_ - first_stage_; }
+    int items(int stage) const override;
+    void run(int stage, int item, int thread) override;
+    int stages() const { return static_cast<int>(stages_.size()); }
+    int end_of(int stage) const;
+    void run_instruction(int instruction, int item, int thread);
 
     struct Buffer {
         int width;
@@ -300,9 +307,9 @@ class Program final : private Task {
     void check(const Step& step) const;
     void check_draws(const Step& step) const;
     void check_readout(const Step& step) const;
-    // A pass runs instructions over a part of the wanted rows.
-    void begin_pass(int first_instruction, int last_instruction, int first_row, int row_count);
-    void run_pass(int first_instruction, int last_instruction, int first_row, int row_count);
+    // A pass runs stages over a part of the wanted rows.
+    void begin_pass(int first_stage, int last_stage, int first_row, int row_count);
+    void run_pass(int first_stage, int last_stage, int first_row, int row_count);
     void finish_passes();
 
     ThreadPool& pool_;
@@ -314,25 +321,26 @@ class Program final : private Task {
     int vocabulary_ = 0;  // rows of the largest embedding table
     int logits_width_ = 0;
     int pooled_width_ = 0;
-    int rows_begin_ = 0;                // the first instruction over rows
-    int logits_begin_ = 0;              // the first instruction that pooled rows skip
+    int rows_begin_ = 0;                // the first stage over rows
+    int logits_begin_ = 0;              // the first stage that pooled rows skip
     int64_t max_position_ = INT32_MAX;  // positions of the shortest table but those of ropes
     std::vector<Buffer> buffers_;
     std::vector<RopeTable> ropes_;
     std::vector<PositionBias> biases_;
     std::vector<std::unique_ptr<Instruction>> instructions_;
+    std::vector<int> stages_;          // the first instruction of each
     std::vector<LineFloats> scratch_;  // per thread, for mixers
     ExpertRows expert_rows_;           // of the expert layer that runs
     bool causal_ = true;               // whether all attention is
     Step* step_ = nullptr;
     std::vector<int32_t> wanted_;  // token rows of the step: sampled, then scored, then pooled
-    int first_instruction_ = 0, last_instruction_ = 0;  // of the pass
-    int first_row_ = 0, row_count_ = 0;                 // of the pass, among those wanted
-    std::vector<Candidates> candidates_;                // per thread, for scores
-    StorePlan stores_;                                  // of the current step, as the next
-    std::vector<AttentionPlan> plans_;                  // by number of groups of heads
-    LineFloats parts_;                // running sums of the splits of one attention
-    Clock::time_point begun_, left_;  // when `begin` was called, and when it returned
+    int first_stage_ = 0, last_stage_ = 0;  // of the pass
+    int first_row_ = 0, row_count_ = 0;     // of the pass, among those wanted
+    std::vector<Candidates> candidates_;    // per thread, for scores
+    StorePlan stores_;                      // of the current step, as the next
+    std::vector<AttentionPlan> plans_;      // by number of groups of heads
+    LineFloats parts_;                      // running sums of the splits of one attention
+    Clock::time_point begun_, left_;        // when `begin` was called, and when it returned
     std::atomic<double> seconds_{0.0};
     std::atomic<bool> abandoned_{false};
     bool profiling_ = false;

@@ -514,6 +514,7 @@ void bind_program(nb::module_& m) {
         .def("abandon", &Program::abandon,
              "End the step in flight soon and later ones at once, for good. Any thread may call.")
         .def_prop_ro("pooled_width", &Program::pooled_width)
+        .def_prop_ro("barriers", &Program::barriers)
         .def_prop_ro("seconds", &Program::seconds,
                      "Wall time of all steps, as if their callers had joined in at once.")
         .def("copy", &copy_rows, nb::arg("buffer"), nb::arg("rows"))

@@ -11,6 +11,7 @@ namespace {
 class ScoreRows final : public Instruction {
   public:
     explicit ScoreRows(int logits) : Instruction("score"), logits_(logits) {}
+    bool in_short_steps() const override { return false; }
     int items(const Program& p) const override {
         return step(p).scored.empty() ? 0 : rows(p, logits_) - first(p);
     }
@@ -34,6 +35,7 @@ class ScoreRows final : public Instruction {
 class PoolRows final : public Instruction {
   public:
     explicit PoolRows(int states) : Instruction("pool"), states_(states) {}
+    bool in_short_steps() const override { return false; }
     int items(const Program& p) const override {
         return first_row(p) >= logit_rows(p) && rows(p, states_) > 0;
     }

@@ -17,11 +17,18 @@ class RowInstruction : public Instruction {
         const int rows = per_item(p), end = std::min((item + 1) * rows, count(p));
         for (int i = item * rows; i < end; ++i) run_row(p, i, thread);
     }
+    bool follows(const Program& p, const Instruction& before) const override {
+        const auto* rows = dynamic_cast<const RowInstruction*>(&before);
+        return rows != nullptr && rows->own_rows() && own_rows() &&
+               per_row(p, rows->shape_) == per_row(p, shape_);
+    }
     virtual void run_row(Program& p, int i, int thread) = 0;
 
   protected:
     // By default, the rows of the buffer `shape` in this pass.
     virtual int count(const Program& p) const { return rows(p, shape_); }
+    // Whether row i of this pass follows from row i of buffers, and these are all rows.
+    virtual bool own_rows() const { return true; }
 
   private:
     // Most rows of elementwise work in one item.

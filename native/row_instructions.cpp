@@ -201,13 +201,15 @@ class SoftCap final : public RowInstruction {
 
 class Gated final : public RowInstruction {
   public:
-    Gated(Activation activation, int gate, int up, int out, bool quantise)
+    Gated(Activation activation, int gate, int up, int out, bool quantise, int above)
         : RowInstruction("gated", out),
           activation_(activation),
           gate_(gate),
           up_(up),
           out_(out),
-          quantise_(quantise) {}
+          quantise_(quantise),
+          above_(above) {}
+    bool in_short_steps() const override { return above_ == 0; }
     void run_row(Program& p, int i, int) override {
         const auto kernel = kernels(p).gated[static_cast<int>(activation_)];
         kernel(row(p, gate_, i), row(p, up_, i), width(p, out_), row(p, out_, i));
@@ -215,9 +217,15 @@ class Gated final : public RowInstruction {
     }
 
   private:
+    int count(const Program& p) const override {
+        return rows(p, out_) > above_ ? rows(p, out_) : 0;
+    }
+    bool own_rows() const override { return above_ == 0; }
+
     Activation activation_;
     int gate_, up_, out_;
     bool quantise_;
+    int above_;
 };
 
 // out = x * sigmoid(gate), or x * gate, with a gate for each head of a row.
@@ -481,8 +489,9 @@ InstructionPointer make_scale(int in, float factor) {
 
 InstructionPointer make_soft_cap(int in, float cap) { return std::make_unique<SoftCap>(in, cap); }
 
-InstructionPointer make_gated(Activation activation, int gate, int up, int out, bool quantise) {
-    return std::make_unique<Gated>(activation, gate, up, out, quantise);
+InstructionPointer make_gated(Activation activation, int gate, int up, int out, bool quantise,
+                              int above) {
+    return std::make_unique<Gated>(activation, gate, up, out, quantise, above);
 }
 
 InstructionPointer make_gate_rows(Activation activation, int x, int gate, int out) {

@@ -67,7 +67,8 @@ TensorBytes bytes_of(const Raw& raw) {
 
 void bind_storage(nb::module_& m) {
     nb::class_<Runtime>(m, "Runtime", "Compute threads (the caller included) and their kernels.")
-        .def(nb::init<int, const std::string&>(), nb::arg("threads"), nb::arg("isa"))
+        .def(nb::init<int, const std::string&, const std::vector<int>&>(), nb::arg("threads"),
+             nb::arg("isa"), nb::arg("processors") = nb::make_tuple())
         .def_prop_ro("isa", [](const Runtime& r) { return r.kernels.name; })
         .def_prop_ro("threads", [](const Runtime& r) { return r.pool.threads(); })
         .def_prop_ro("multiplication", [](const Runtime& r) { return r.kernels.multiplication; })
@@ -81,7 +82,10 @@ void bind_storage(nb::module_& m) {
         .def(
             "multiply_rate",
             [](Runtime& r, double seconds) { return multiply_rate(r.pool, r.kernels, seconds); },
-            nb::arg("seconds"), nb::call_guard<nb::gil_scoped_release>());
+            nb::arg("seconds"), nb::call_guard<nb::gil_scoped_release>())
+        .def(
+            "barrier_seconds", [](Runtime& r) { return barrier_seconds(r.pool, r.kernels); },
+            nb::call_guard<nb::gil_scoped_release>());
     nb::class_<Arena>(m, "Arena", "Memory that packed matrices live in.")
         .def(nb::init<>())
         .def_prop_ro("allocated", &Arena::allocated, "Bytes handed out.");

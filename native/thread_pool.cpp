@@ -7,6 +7,7 @@
 #include <unistd.h>
 #endif
 
+#include <algorithm>
 #include <chrono>
 #include <stdexcept>
 #include <string>
@@ -33,12 +34,25 @@ constexpr int kSpins = 4'000;
 // engine (scheduling, delivery) is shorter, so decoding needs no wake-up.
 constexpr auto kLinger = std::chrono::microseconds(300);
 
-// Niceness of compute threads, as of the engine thread (engine/thread.py has the reason).
+// Niceness of compute threads, as of the engine thread (thread_priority.py has the reason).
 constexpr int kNiceness = 5;
 
 void let_others_go_first() {
 #if defined(__linux__)
     setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), kNiceness);
+#endif
+}
+
+bool stays_on(std::thread& thread, int processor) {
+#if defined(__linux__)
+    if (processor < 0 || processor >= CPU_SETSIZE) return false;
+    cpu_set_t only;
+    CPU_ZERO(&only);
+    CPU_SET(processor, &only);
+    return pthread_setaffinity_np(thread.native_handle(), sizeof only, &only) == 0;
+#else
+    (void)thread, (void)processor;
+    return false;
 #endif
 }
 
@@ -56,7 +70,8 @@ class ForTask final : public Task {
 
 }  // namespace
 
-ThreadPool::ThreadPool(int threads) {
+ThreadPool::ThreadPool(int threads, const std::vector<int>& processors)
+    : claimed_(std::make_unique<Apart<uint64_t>[]>(static_cast<size_t>(threads))) {
     try {
         for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { worker(i); });
     } catch (const std::system_error& error) {
@@ -64,6 +79,17 @@ ThreadPool::ThreadPool(int threads) {
         stop();
         throw std::runtime_error("the system gives " + started + " of " + std::to_string(threads) +
                                  " threads: " + error.code().message());
+    }
+    pin(processors);
+}
+
+void ThreadPool::pin(const std::vector<int>& processors) {
+    for (size_t i = 0; i < workers_.size() && !processors.empty(); ++i) {
+        const int processor = processors.at(i + 1);
+        if (stays_on(workers_[i], processor)) continue;
+        stop();
+        throw std::invalid_argument("the system does not let a thread stay on processor " +
+                                    std::to_string(processor));
     }
 }
 
@@ -80,27 +106,23 @@ void ThreadPool::stop() {
 
 void ThreadPool::begin(Task& task) {
     if (task_ != nullptr) throw std::logic_error("the threads have another task");
-    const int count = task.instructions();
-    if (count > capacity_) {
-        claimed_ = std::make_unique<std::atomic<int>[]>(static_cast<size_t>(count * threads()));
-        completed_ = std::make_unique<std::atomic<int>[]>(static_cast<size_t>(count));
-        capacity_ = count;
+    for (int lane = 0; lane < threads(); ++lane) {
+        claimed_[lane].value.store(0, std::memory_order_relaxed);
     }
-    for (int i = 0; i < count; ++i) completed_[i].store(0, std::memory_order_relaxed);
-    for (int i = 0; i < count * threads(); ++i) claimed_[i].store(0, std::memory_order_relaxed);
+    reached_.value.store(0, std::memory_order_relaxed);
     task_ = &task;
     // The lock orders the epoch with a worker's decision to sleep.
     std::lock_guard<std::mutex> lock(mutex_);
-    epoch_.fetch_add(1);
+    epoch_.value.fetch_add(1);
     if (sleeping_ > 0) wake_.notify_all();
 }
 
 void ThreadPool::finish() {
     work(*task_, 0);
-    epoch_.fetch_add(1);
+    epoch_.value.fetch_add(1);
     // Sequentially consistent with the worker's entry: the worker either sees the closed epoch and
     // leaves, or is counted here.
-    while (inside_.load() != 0) pause_briefly();
+    while (inside_.value.load() != 0) pause_briefly();
     task_ = nullptr;
     if (!failed_.load()) return;
     failed_ = false;
@@ -115,31 +137,54 @@ void ThreadPool::parallel_for(int items, const std::function<void(int)>& f) {
 void ThreadPool::work(Task& task, int thread) {
     const int count = task.instructions();
     for (int i = 0; i < count; ++i) {
+        if (reached_.value.load(std::memory_order_acquire) > i) continue;
         const int items = task.items(i);
-        const std::atomic<int>& completed = completed_[i];
-        if (completed.load(std::memory_order_acquire) == items) continue;
-        for (int k = 0; k < threads(); ++k) {
-            work_lane(task, i, items, (thread + k) % threads(), thread);
+        if (items == 0) continue;
+        const int lanes = std::min(items, threads());
+        for (int k = 0; k < lanes && reached_.value.load(std::memory_order_relaxed) <= i; ++k) {
+            const int done = work_lane(task, i, items, (thread + k) % lanes, thread);
+            if (done > 0) complete(i, items, done);
         }
-        for (int spins = 0; completed.load(std::memory_order_acquire) != items; ++spins) {
-            if (spins < kSpins) {
-                pause_briefly();
-            } else {
-                sched_yield();
-            }
-        }
+        await(i);
     }
 }
 
-void ThreadPool::work_lane(Task& task, int instruction, int items, int lane, int thread) {
-    const int first = static_cast<int>(int64_t{items} * lane / threads());
-    const int last = static_cast<int>(int64_t{items} * (lane + 1) / threads());
-    std::atomic<int>& claimed = claimed_[instruction * threads() + lane];
-    while (claimed.load(std::memory_order_relaxed) < last - first) {
-        const int item = first + claimed.fetch_add(1, std::memory_order_relaxed);
-        if (item >= last) return;
-        run_item(task, instruction, item, thread);
-        completed_[instruction].fetch_add(1, std::memory_order_release);
+// Counts items that this thread has done. Only threads that have done items add to the count, and
+// the last one clears it, so a late thread changes nothing.
+void ThreadPool::complete(int instruction, int items, int done) {
+    if (completed_.value.fetch_add(done, std::memory_order_acq_rel) + done < items) return;
+    completed_.value.store(0, std::memory_order_relaxed);
+    reached_.value.store(instruction + 1, std::memory_order_release);
+}
+
+// Claims and does items of a lane until none is left. Returns how many.
+int ThreadPool::work_lane(Task& task, int instruction, int items, int lane, int thread) {
+    const int least = items / threads(), more = items % threads();  // the first lanes have one more
+    const int first = lane * least + std::min(lane, more), size = least + (lane < more ? 1 : 0);
+    const uint64_t none = uint64_t{static_cast<uint32_t>(instruction + 1)} << 32;
+    std::atomic<uint64_t>& claimed = claimed_[lane].value;
+    int done = 0;
+    for (uint64_t seen = claimed.load(std::memory_order_relaxed);;) {
+        // An earlier instruction: no item of this one is claimed. A later one: all items are.
+        const uint64_t next = seen < none ? 0 : seen - none;
+        if (next >= static_cast<uint64_t>(size)) return done;
+        if (!claimed.compare_exchange_weak(seen, none + next + 1, std::memory_order_relaxed)) {
+            continue;
+        }
+        run_item(task, instruction, first + static_cast<int>(next), thread);
+        ++done;
+        seen = claimed.load(std::memory_order_relaxed);
+    }
+}
+
+// Waits until the instruction is complete.
+void ThreadPool::await(int instruction) {
+    for (int spins = 0; reached_.value.load(std::memory_order_acquire) <= instruction; ++spins) {
+        if (spins < kSpins) {
+            pause_briefly();
+        } else {
+            sched_yield();
+        }
     }
 }
 
@@ -159,7 +204,7 @@ void ThreadPool::run_item(Task& task, int instruction, int item, int thread) noe
 bool ThreadPool::wait_for_task(uint64_t& seen) {
     const auto until = std::chrono::steady_clock::now() + kLinger;
     const auto open = [&] {
-        const uint64_t epoch = epoch_.load();
+        const uint64_t epoch = epoch_.value.load();
         return epoch != seen && epoch % 2 == 1;
     };
     while (!stopping_) {
@@ -180,13 +225,13 @@ void ThreadPool::worker(int thread) {
     let_others_go_first();
     uint64_t seen = 0;
     while (wait_for_task(seen)) {
-        inside_.fetch_add(1);
-        const uint64_t epoch = epoch_.load();
+        inside_.value.fetch_add(1);
+        const uint64_t epoch = epoch_.value.load();
         if (epoch % 2 == 1) {
             seen = epoch;
             work(*task_, thread);
         }
-        inside_.fetch_sub(1);
+        inside_.value.fetch_sub(1);
     }
 }
 

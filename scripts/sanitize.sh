@@ -53,6 +53,7 @@ cmake --build "$build" --parallel 2 >/dev/null
 export ASAN_OPTIONS=detect_leaks=0 TSAN_OPTIONS=halt_on_error=1
 export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
 "$build/tests/native/programs"
+"$build/tests/native/threads"
 "$build/tests/native/levels" >/dev/null
 "$build/tests/native/readers"
 "$build/tests/native/engrams"

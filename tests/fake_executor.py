@@ -330,6 +330,8 @@ class FakeExecutor:
             memory_rate=1e5,
             memory_buffer=1 << 20,
             weights_rate=1e5,
+            barriers=3,
+            barrier_seconds=4e-6,
         )
 
     def _bind(self, binding: Binding) -> None:

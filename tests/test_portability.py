@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gguf_writer import write_gguf
-from heddle.cores import usable_cores
+from heddle import cgroups, cores
 from heddle.extensions.bench.machine import describe
 from heddle.extensions.bench.other_work import OtherWork
 from heddle.text.constrained import trial
@@ -34,9 +34,14 @@ LINUX_ONLY = (
 """Names whose use needs a guard: `hasattr` in Python, `#if` in C++."""
 
 
-def test_without_affinity_all_cores_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_affinity_and_files_of_linux_all_cores_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
-    assert usable_cores() == os.cpu_count()
+    monkeypatch.setattr(cores, "_DEVICES", tmp_path)
+    monkeypatch.setattr(cgroups, "_OWN", tmp_path / "cgroup")
+    monkeypatch.setattr(cores, "_sysctl", None)
+    assert cores.usable_cores() == os.cpu_count()
     assert describe()["cores"] == os.cpu_count()
 
 

@@ -16,6 +16,8 @@ LIMITS = Limits(
     memory_rate=50.0,
     memory_buffer=1,
     weights_rate=100.0,
+    barriers=4,
+    barrier_seconds=2.0,
 )
 MODEL = ModelWork(
     weight_bytes=600,
@@ -61,8 +63,9 @@ def test_prompts_read_the_weights_once_a_step_and_want_logits_once() -> None:
     assert MODEL.prompts(streams=1, tokens=64, batch_tokens=64) == Work(600, 64 * 400 + 100)
 
 
-def test_of_two_measurements_the_higher_rates_count() -> None:
-    disturbed = Limits(2, "paper", "by hand", 10.0, 80.0, 1, 90.0)
+def test_of_two_measurements_the_better_figures_count() -> None:
+    disturbed = Limits(2, "paper", "by hand", 10.0, 80.0, 1, 90.0, 4, 3.0)
     best = LIMITS.best(disturbed)
+    assert best.barrier_seconds == 2.0
     assert (best.multiply_rate, best.memory_rate, best.weights_rate) == (1000.0, 80.0, 100.0)
     assert disturbed.best(LIMITS) == best

@@ -57,9 +57,16 @@ def uniform(seed: int, index: int, stream: int = 0) -> float:
     """The random number in [0, 1) of one token. Stream 0 chooses tokens; stream 1 is for XTC."""
 
 class Runtime:
-    """Compute threads (the caller included) and their kernels."""
+    """Compute threads (the caller included) and their kernels.
 
-    def __init__(self, threads: int, isa: str) -> None: ...
+    With `processors`, one for each thread, each thread but the caller stays on its own.
+
+    Raises:
+        ValueError: a count or the level is wrong, or the system refuses a processor.
+        RuntimeError: the system refuses a thread.
+    """
+
+    def __init__(self, threads: int, isa: str, processors: Sequence[int] = ()) -> None: ...
     @property
     def isa(self) -> str: ...
     @property
@@ -77,6 +84,8 @@ class Runtime:
 
         The best of at least five passes that take `seconds` together.
         """
+    def barrier_seconds(self) -> float:
+        """Seconds that it costs the threads to wait for one another once."""
 
 class Arena:
     """Memory that packed matrices live in."""
@@ -539,6 +548,9 @@ class Program:
     @property
     def pooled_width(self) -> int:
         """Width of the states that can be pooled; 0 if none can."""
+    @property
+    def barriers(self) -> int:
+        """How often the threads wait for one another in a step of one token."""
     @property
     def seconds(self) -> float:
         """Wall time of all steps, as if each caller had called `finish` right after `begin`.

@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from heddle import cgroups
 from heddle.executor import DeviceMemory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _MEMINFO = Path("/proc/meminfo")
-_CGROUP = Path("/sys/fs/cgroup")
 _STATM = Path("/proc/self/statm")
 _trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
 
@@ -32,8 +32,9 @@ def available_bytes() -> int:
 
 def machine_memory() -> DeviceMemory | None:
     """The memory of this machine, or of its container; None if the system does not report it."""
-    amounts = [_meminfo("MemTotal"), _cgroup_limit()]
-    totals = [amount for amount in amounts if amount is not None]
+    totals = [group.limit for group in cgroups.memory_limits()]
+    if (installed := _meminfo("MemTotal")) is not None:
+        totals.append(installed)
     return DeviceMemory(available_bytes(), min(totals)) if totals else None
 
 
@@ -45,8 +46,9 @@ def memory_limits() -> dict[str, int]:
     amounts = {}
     if (available := _meminfo("MemAvailable")) is not None:
         amounts["the available memory"] = available
-    if (most := _cgroup_limit()) is not None:
-        amounts["the memory left under the container's limit"] = max(0, most - _used_in_cgroup())
+    if groups := cgroups.memory_limits():
+        left = min(group.left for group in groups)
+        amounts["the memory left under the container's limit"] = left
     space, _ = resource.getrlimit(resource.RLIMIT_AS)
     if space != resource.RLIM_INFINITY and _STATM.exists():
         mapped = int(_STATM.read_text().split()[0]) * resource.getpagesize()
@@ -101,19 +103,3 @@ def _meminfo(name: str) -> int | None:
             if line.startswith(f"{name}:"):
                 return int(line.split()[1]) * 1024
     return None
-
-
-def _cgroup_limit() -> int | None:
-    """Most bytes that the container may use; None: no limit."""
-    limit = _CGROUP / "memory.max"
-    if limit.exists() and (most := limit.read_text().strip()).isdecimal():
-        return int(most)
-    return None
-
-
-def _used_in_cgroup() -> int:
-    """Bytes that the container uses, without cached files, which the kernel drops when needed."""
-    lines = (_CGROUP / "memory.stat").read_text().splitlines()
-    amounts = {name: int(amount) for name, amount in map(str.split, lines)}
-    files = amounts["inactive_file"] + amounts["active_file"]
-    return int((_CGROUP / "memory.current").read_text()) - files

@@ -30,6 +30,9 @@ class Limits:
         memory_buffer: bytes of the buffer for `memory_rate`, far more than the caches hold.
         weights_rate: bytes read per second from a buffer as large as the weights. It is more than
             `memory_rate` if caches hold a part of the buffer.
+        barriers: how often the threads wait for one another in a step of one token; 0 where nothing
+            counts it.
+        barrier_seconds: what one of these costs.
     """
 
     threads: int
@@ -39,14 +42,17 @@ class Limits:
     memory_rate: float
     memory_buffer: int
     weights_rate: float
+    barriers: int = 0
+    barrier_seconds: float = 0.0
 
     def best(self, other: Limits) -> Limits:
-        """The higher of each rate. Disturbances of a measurement only lower rates."""
+        """The better of each figure. Disturbances of a measurement only make it worse."""
         return replace(
             self,
             multiply_rate=max(self.multiply_rate, other.multiply_rate),
             memory_rate=max(self.memory_rate, other.memory_rate),
             weights_rate=max(self.weights_rate, other.weights_rate),
+            barrier_seconds=min(self.barrier_seconds, other.barrier_seconds),
         )
 
 

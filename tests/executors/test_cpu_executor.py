@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,15 +15,14 @@ from tiny_files import SMALL, one_token_plan, tiny_file
 
 from heddle import _native
 from heddle.config import EngineConfig
+from heddle.cores import Cores, choose_cores
 from heddle.errors import ConfigError, EngineFailedError, OutOfMemoryError
 from heddle.executors import memory_plan
+from heddle.executors.cpu import load as cpu_load
 from heddle.executors.cpu.load import load
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 from models.tiny.llama import PLAIN
 from steps import execute
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PLAIN_WIDE = replace(PLAIN, head_dim=32)
 
@@ -53,6 +53,39 @@ def test_too_few_system_threads_are_a_config_error(tmp_path: Path) -> None:
     assert done.stdout.startswith("threads the system gives ")
     assert "of 1000 threads" in done.stdout
     assert done.stdout.endswith("; set fewer\n")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="no affinity of threads")
+def test_pinned_threads_stay_on_processors_of_their_own(tmp_path):
+    numbers = choose_cores().numbers
+    tasks = Path("/proc/self/task")
+    before = set(tasks.iterdir())
+    config = replace(SMALL, threads=len(numbers), pin_threads=True)
+    executor = load(tiny_file(tmp_path), config)  # held, with its threads
+    pinned = {
+        min(allowed)
+        for task in set(tasks.iterdir()) - before
+        if len(allowed := os.sched_getaffinity(int(task.name))) == 1
+    }
+    assert pinned == set(numbers[1:])
+    assert len(os.sched_getaffinity(0)) >= len(numbers)
+    executor.close()
+
+
+@pytest.mark.parametrize(
+    ("numbers", "param", "message"),
+    [
+        ((0,), "threads", "2 threads need as many processors, and there are 1; set at most 1"),
+        ((0, 5_000), "pin_threads", "not let a thread stay on processor 5000; leave pin_threads"),
+    ],
+)
+def test_threads_that_cannot_be_pinned_are_a_config_error(
+    tmp_path, monkeypatch, numbers, param, message
+):
+    monkeypatch.setattr(cpu_load, "choose_cores", lambda: Cores(numbers, 2, ()))
+    with pytest.raises(ConfigError, match=message) as caught:
+        load(tiny_file(tmp_path), replace(SMALL, threads=2, pin_threads=True))
+    assert caught.value.param == param
 
 
 def test_a_closed_executor_frees_the_model(tmp_path, monkeypatch):
@@ -164,6 +197,18 @@ def test_q8_0_holds_nearly_twice_the_tokens_in_the_same_bytes(tmp_path):
     assert half.memory.pages * half.page_bytes <= SMALL.kv_cache
     assert "MB in f16 (" in half.summary
     assert "MB in q8_0 (" in eighth.summary
+
+
+def test_a_summary_says_which_processors_the_default_leaves_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cores = Cores((0,), 2, ("hyper-threads left out",))
+    monkeypatch.setattr(cpu_load, "choose_cores", lambda: cores)
+    default, chosen = (
+        load(tiny_file(tmp_path), replace(SMALL, threads=threads)) for threads in (0, 2)
+    )
+    assert default.summary.startswith("1 thread (of 2 processors: hyper-threads left out), ")
+    assert (chosen.threads, chosen.summary[:11]) == (2, "2 threads, ")
 
 
 def test_a_kv_cache_beyond_free_memory_is_refused_with_both_sizes(tmp_path, monkeypatch):

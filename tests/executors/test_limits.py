@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from heddle import _native
@@ -9,6 +11,7 @@ from heddle.config import EngineConfig
 from heddle.executors.cpu import limits
 from heddle.executors.cpu.limits import measure
 from heddle.executors.cpu.load import load
+from models.tiny import qwen3
 from models.tiny.llama import PLAIN
 
 MIB = 1 << 20
@@ -27,6 +30,16 @@ def test_matmuls_and_attentions_of_a_model_are_counted(tmp_path):
     assert len(work.kv_layers) == shape.layers
     per_position = executor.page_bytes / 32
     assert work.kv_bytes(1000) == pytest.approx(1000 * per_position)
+
+
+@pytest.mark.parametrize("model", [PLAIN, qwen3.MODELS[0]], ids=str)
+def test_threads_wait_nine_times_in_a_layer(tmp_path, model):
+    """A layer: norm; q, k and v; their norms and rotation; the store; attention; its product; norm;
+    gate and up; down. The first norm follows the embedding. The end: norm, logits, sampler.
+    """
+    checkpoint = replace(model, ffn_width=64).checkpoint(tmp_path)
+    executor = load(checkpoint, EngineConfig(slots=1, threads=1, kv_cache=MIB))
+    assert executor.measure_limits().barriers == 9 * executor.shape.layers + 3
 
 
 def _matrices(checkpoint):
@@ -54,17 +67,19 @@ def test_limits_are_measured_for_each_thread_count_and_level(monkeypatch):
     monkeypatch.setattr(limits, "_SECONDS", 0.0)
     monkeypatch.setattr(limits, "_LEAST_BUFFER", 8 * MIB)
     monkeypatch.setattr(limits, "cache_bytes", lambda: MIB)
-    measured = measure(2, "portable", MIB)
+    measured = measure(2, "portable", MIB, barriers=7)
     assert (measured.threads, measured.isa) == (2, "portable")
     assert measured.memory_buffer == 8 * MIB
     assert measured.weights_rate >= measured.memory_rate > 0
-    assert measure(1, "portable", 16 * MIB).weights_rate > 0
+    assert measure(1, "portable", 16 * MIB, barriers=7).weights_rate > 0
+    assert measured.barriers == 7
+    assert 0 <= measured.barrier_seconds < 1
 
 
 def test_the_measured_buffer_exceeds_the_caches_but_not_free_memory(monkeypatch):
     monkeypatch.setattr(limits, "_SECONDS", 0.0)
     monkeypatch.setattr(limits, "_LEAST_BUFFER", MIB)
     monkeypatch.setattr(limits, "cache_bytes", lambda: 3 * MIB)
-    assert measure(1, "portable", MIB).memory_buffer == 12 * MIB
+    assert measure(1, "portable", MIB, 1).memory_buffer == 12 * MIB
     monkeypatch.setattr(limits, "available_bytes", lambda: 8 * MIB)
-    assert measure(1, "portable", MIB).memory_buffer == 2 * MIB
+    assert measure(1, "portable", MIB, 1).memory_buffer == 2 * MIB

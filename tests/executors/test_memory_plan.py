@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from heddle import process_memory
+from heddle import cgroups, process_memory
 from heddle.engine.requests import admission
 from heddle.errors import OutOfMemoryError
 from heddle.executor import DeviceMemory
@@ -25,7 +25,9 @@ MIB = 1 << 20
 def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder that replaces /proc and the control group."""
     monkeypatch.setattr(process_memory, "_MEMINFO", tmp_path / "meminfo")
-    monkeypatch.setattr(process_memory, "_CGROUP", tmp_path)
+    monkeypatch.setattr(cgroups, "_MOUNT", tmp_path)
+    monkeypatch.setattr(cgroups, "_OWN", tmp_path / "cgroup")
+    (tmp_path / "cgroup").write_text("0::/\n")
     monkeypatch.setattr(process_memory, "_STATM", tmp_path / "statm")
     return tmp_path
 
@@ -57,6 +59,14 @@ def test_a_cgroup_limit_leaves_memory_that_is_free_or_file_cache(kernel: Path) -
     assert process_memory.available_bytes() == 610 * MIB
     limit(kernel, str(1000 * MIB), current=1001 * MIB, files=3)
     assert process_memory.available_bytes() == 0
+
+
+def test_the_group_with_the_least_memory_left_bounds_a_load(kernel: Path) -> None:
+    (kernel / "cgroup").write_text("0::/own\n")
+    (kernel / "own").mkdir()
+    limit(kernel / "own", str(4 * MIB), current=2 * MIB, files=MIB)
+    limit(kernel, str(9 * MIB), current=8 * MIB, files=MIB)
+    assert process_memory.machine_memory() == DeviceMemory(2 * MIB, 4 * MIB)
 
 
 def test_the_memory_of_a_machine_is_that_of_its_container(kernel: Path) -> None:

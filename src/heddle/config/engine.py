@@ -114,9 +114,16 @@ class EngineConfig(HubConfig, Extended):
     threads: int = setting(
         0,
         "devices",
-        "compute threads; 0 = one per core that this process may use",
+        "compute threads; 0 = one per core that this process may use, without hyper-threads and"
+        " efficiency cores, within the CPU quota of its container",
         low=0,
         high=1024,
+    )
+    pin_threads: bool = setting(
+        False,
+        "devices",
+        "keep each compute thread on a processor of its own (device cpu, Linux), so that on a"
+        " machine with several memory nodes it finds its weights in its node's memory",
     )
     context: int = setting(0, "model", "most tokens per sequence; 0 = the model's own limit", low=0)
     kv_cache: int = setting(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
+from fake_executor import FakeExecutor
 from fake_peer import fake_peer, paced_client
 from heddle.cli import run
 from heddle.extensions.bench import servers
@@ -47,12 +49,24 @@ def test_the_report_as_tables(
     out = capsys.readouterr().out
     assert "limits of 2 threads, paper, measured now" in out
     assert "compute 0 GMAC/s (by hand)" in out
+    assert "3 barriers a step, at which threads wait for one another, of 4.00 us: 0.01 ms" in out
     assert "prompts of 40 tokens, medians of 2" in out
     assert "decoding 6 tokens, medians of 2" in out
     for name, formula in FORMULAS.items():
         assert f"{name} = {formula}" in out
     assert "…" not in out, "the tables fit a terminal of 80 columns"
     assert len(loaded) == 1
+
+
+def test_a_device_that_counts_no_barriers_says_nothing_of_them(
+    loaded: list[tuple[str, EngineConfig]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    limits = replace(FakeExecutor.measure_limits(FakeExecutor()), barriers=0)
+    monkeypatch.setattr(FakeExecutor, "measure_limits", lambda _: limits)
+    assert run(["bench", *SMALL, "--depths", "0"]) == 0
+    assert "barriers" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -6,19 +6,34 @@ import json
 import os
 import subprocess
 import sys
+from typing import TYPE_CHECKING
 
-from heddle.extensions.bench.machine import describe
+from heddle.cores import Cores
+from heddle.extensions.bench import machine
+from heddle.extensions.bench.machine import cores_of, describe
 from heddle.extensions.bench.other_work import OtherWork
+
+if TYPE_CHECKING:
+    import pytest
 
 
 def test_a_description_says_what_matters() -> None:
-    machine = describe("pytest", "no-such-package")
-    assert machine["cpu"]
-    assert machine["cores"] == len(os.sched_getaffinity(0))
-    assert machine["memory_bytes"] > 1 << 28
-    assert machine["packages"]["pytest"].count(".") >= 1
-    assert machine["packages"]["no-such-package"] is None
-    assert json.loads(json.dumps(machine)) == machine
+    described = describe("pytest", "no-such-package")
+    assert described["cpu"]
+    assert 1 <= described["cores"] <= len(os.sched_getaffinity(0))
+    assert described["memory_bytes"] > 1 << 28
+    assert described["packages"]["pytest"].count(".") >= 1
+    assert described["packages"]["no-such-package"] is None
+    assert json.loads(json.dumps(described)) == described
+
+
+def test_a_description_says_which_processors_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        machine, "choose_cores", lambda: Cores((0, 1), 4, ("hyper-threads left out",))
+    )
+    assert cores_of(describe()) == "2 cores (of 4 processors: hyper-threads left out)"
+    monkeypatch.setattr(machine, "choose_cores", lambda: Cores((0, 1), 2, ()))
+    assert cores_of(describe()) == "2 cores"
 
 
 def test_work_of_those_who_take_part_is_not_others_work() -> None:

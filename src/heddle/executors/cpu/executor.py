@@ -133,10 +133,12 @@ class CpuExecutor:
         packed: Packed,
         memory: StateMemory,
         head: CpuExecutor | None = None,
+        threads_note: str = "",
     ) -> None:
         self.shape = shape
         self.isa = runtime.isa
         self.threads = runtime.threads
+        self._threads_note = threads_note
         self.weight_bytes = packed.matmul_bytes
         self._packed_bytes = packed.bytes
         self.kv_type = config.kv_type
@@ -210,7 +212,7 @@ class CpuExecutor:
     @property
     def summary(self) -> str:
         return (
-            f"{counted(self.threads, 'thread')}, {self.isa},"
+            f"{counted(self.threads, 'thread')}{self._threads_note}, {self.isa},"
             f" weights {self._packed_bytes / 1e6:,.0f} MB,"
             f" {describe_memory(self.memory, self.kv_type)}"
         )
@@ -224,7 +226,7 @@ class CpuExecutor:
         self._edits = edits
 
     def measure_limits(self) -> Limits:
-        return measure(self.threads, self.isa, self.weight_bytes)
+        return measure(self.threads, self.isa, self.weight_bytes, self._program.barriers)
 
     def set_profiling(self, on: bool) -> None:
         """Start or stop timing the instructions. Call it while no step runs."""

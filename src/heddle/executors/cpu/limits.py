@@ -29,8 +29,10 @@ def _memory_buffer() -> int:
     return min(max(_LEAST_BUFFER, _CACHES * cache_bytes()), available_bytes() // 4)
 
 
-def measure(threads: int, isa: str, weight_bytes: int) -> Limits:
+def measure(threads: int, isa: str, weight_bytes: int, barriers: int) -> Limits:
     """Measure the limits in new threads. Takes seconds; nothing else should run during it.
+
+    A step reads `weight_bytes` and has so many `barriers`.
 
     Raises:
         MemoryError: the buffers cannot be allocated.
@@ -49,4 +51,6 @@ def measure(threads: int, isa: str, weight_bytes: int) -> Limits:
         memory_rate=memory_rate,
         memory_buffer=buffer,
         weights_rate=max(weights_rate, memory_rate),
+        barriers=barriers,
+        barrier_seconds=runtime.barrier_seconds(),
     )

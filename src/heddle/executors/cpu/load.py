@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from heddle import _native
-from heddle.cores import usable_cores
+from heddle.cores import choose_cores
 from heddle.errors import ConfigError
 from heddle.executors.cpu.byte_sizes import packed_bytes
 from heddle.executors.cpu.executor import CpuExecutor, Packed, sampled_rows
@@ -71,7 +71,7 @@ def load(
     text = text_bytes(shape)
     of_page, room = partial(bytes_of_page, config.kv_type), host_room(config)
     memory = plan_memory(config, shape, kinds, weight_bytes + buffers + text, of_page, room)
-    runtime = _runtime(config)
+    runtime, threads_note = _runtime(config)
     loader = CpuLoader(
         checkpoint, runtime, mix=mix, allow_nonfinite=config.allow_nonfinite, progress=progress
     )
@@ -80,7 +80,9 @@ def load(
     if head is None:
         checkpoint.check_unchanged()
         size = Packed(matmul_bytes, loader.arena.allocated, text)
-        return CpuExecutor(model, shape, weights, runtime, config, size, memory)
+        return CpuExecutor(
+            model, shape, weights, runtime, config, size, memory, threads_note=threads_note
+        )
     head_weights = head.load_beside(loader, weights)
     checkpoint.check_unchanged()
     memory, head_memory = without_last_layer(memory, of_page)
@@ -94,7 +96,7 @@ def load(
         head_memory,
     )
     size = Packed(matmul_bytes, loader.arena.allocated, text)
-    return CpuExecutor(model, shape, weights, runtime, config, size, memory, guesser)
+    return CpuExecutor(model, shape, weights, runtime, config, size, memory, guesser, threads_note)
 
 
 def _check_supported(config: EngineConfig) -> None:
@@ -106,12 +108,23 @@ def _check_supported(config: EngineConfig) -> None:
         )
 
 
-def _runtime(config: EngineConfig) -> _native.Runtime:
-    threads = config.threads or usable_cores()
+def _runtime(config: EngineConfig) -> tuple[_native.Runtime, str]:
+    """The compute threads, and a note on their count; see `Cores.note`."""
+    cores = choose_cores()
+    threads, note = (config.threads, "") if config.threads else (len(cores.numbers), cores.note)
+    processors = cores.numbers[:threads] if config.pin_threads else ()
+    if processors and len(processors) < threads:
+        raise ConfigError(
+            f"with pin_threads, {threads} threads need as many processors, and there are"
+            f" {len(processors)}{cores.note}; set at most {len(processors)} threads",
+            param="threads",
+        )
     if config.isa != "auto" and config.isa not in _native.isa_levels():
         here = ", ".join(_native.isa_levels())
         raise ConfigError(f"isa {config.isa!r} does not run on this machine; use one of: {here}")
     try:
-        return _native.Runtime(threads, config.isa)
+        return _native.Runtime(threads, config.isa, processors), note
     except RuntimeError as error:
         raise ConfigError(f"{error}; set fewer", param="threads") from error
+    except ValueError as error:  # a system without affinity, or a sandbox that forbids it
+        raise ConfigError(f"{error}; leave pin_threads off", param="pin_threads") from error

@@ -24,7 +24,7 @@ class Quantiser:
     """Threads that quantise."""
 
     def __init__(self, threads: int = 0) -> None:
-        """0 threads: one per core that this process may use."""
+        """0 threads: as many as compute by default."""
         self._runtime = _native.Runtime(threads or usable_cores(), "auto")
 
     def quantise(

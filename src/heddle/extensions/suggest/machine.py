@@ -16,7 +16,8 @@ class Machine:
 
     Attributes:
         available: bytes that the process may use.
-        rate: bytes that all cores together read from memory per second without other programs.
+        rate: bytes that as many threads as compute by default read from memory per second
+            without other programs.
         other_work: share of the machine that other programs took during the measurement.
     """
 

@@ -123,11 +123,12 @@ def _measure(
 
 def _print(report: "PrefixReport") -> None:
     from heddle.extensions.bench.commands.tables import other_work_line
+    from heddle.extensions.bench.machine import cores_of
     from heddle.extensions.bench.prefix import FORMULAS
 
     load, identical, burst = report.load, report.identical, report.burst
     print(
-        f"{report.model} on {report.machine['cpu']}, {counted(report.machine['cores'], 'core')}\n"
+        f"{report.model} on {report.machine['cpu']}, {cores_of(report.machine)}\n"
         f"{counted(load.requests, 'request')}, {load.clients} at a time,"
         f" {counted(load.new, 'token')} for each;"
         f" {load.shared:.0%} share a prefix of\n{load.prefix} tokens before {load.tail} different"

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from heddle.extensions.bench.figures import FORMULAS
+from heddle.extensions.bench.machine import cores_of
 from heddle.sizes import counted
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from heddle.extensions.bench.profile import Profile
     from heddle.extensions.bench.report import DecodeRow, PromptRow, Report
+    from heddle.roofline import Limits
 
 _FLOOR_HEADINGS = ("floor", "bound\nby", "of\nfloor", "over-\nhead")
 _PROMPT_HEADINGS = ("at\nonce", "tok/s", "TTFT\np50", "TTFT\nmax", "GMAC/s", *_FLOOR_HEADINGS)
@@ -74,16 +76,27 @@ def _print_limits(report: "Report") -> None:
     version = machine["packages"]["heddle"] or "from source"
     token = work.token_multiply_adds + work.row_multiply_adds
     print(
-        f"{report.model} on {machine['cpu']}, {counted(machine['cores'], 'core')};"
+        f"{report.model} on {machine['cpu']}, {cores_of(machine)};"
         f" heddle {version}\n"
         f"limits of {counted(limits.threads, 'thread')}, {limits.isa}, measured now:\n"
         f"  compute {limits.multiply_rate / 1e9:,.0f} GMAC/s ({limits.multiplication})\n"
         f"  memory {limits.memory_rate / 1e9:.1f} GB/s (over {limits.memory_buffer / 1e6:,.0f} MB);"
         f" over {work.weight_bytes / 1e6:,.0f} MB, the size of the weights,"
         f" {limits.weights_rate / 1e9:.1f} GB/s\n"
+        f"{_barriers_line(limits)}"
         f"a token takes {token / 1e6:,.0f} million multiply-adds,"
         f" {work.token_multiply_adds / 1e6:,.0f} in a prompt\n"
         f"{other_work_line(report.other_work)}"
+    )
+
+
+def _barriers_line(limits: "Limits") -> str:
+    if not limits.barriers:
+        return ""
+    together = limits.barriers * limits.barrier_seconds
+    return (
+        f"  {limits.barriers:,} barriers a step, at which threads wait for one another, of"
+        f" {limits.barrier_seconds * 1e6:.2f} us: {together * 1e3:.2f} ms\n"
     )
 
 
