@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from heddle.disk.tier import Restore
 
 PAGE_BYTES = 100
-FILE_BYTES = 32 + 88 + 4 * PAGE_TOKENS + PAGE_BYTES  # of a first page
+FILE_BYTES = 16 + 88 + 4 * PAGE_TOKENS + PAGE_BYTES  # of a first page
 
 
 class Memory:

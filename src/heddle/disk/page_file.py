@@ -4,7 +4,7 @@ Each full KV page has one file: 0.6 to 0.9 MB for the measured models in f16. At
 for each page costs little, and prefixes differ by pages. The name of a file is a digest of
 everything that determines its content. The content::
 
-    32 bytes   SHA-256 of everything after it
+    16 bytes   XXH3 (128 bits) of everything after it
     88 bytes   magic, format, tokens, page bytes, fingerprint, scope
     4 a token  the ids of the sequence from its first token to the page's last
     the rest   the page
@@ -13,6 +13,10 @@ The reader does not parse a file. It knows each byte of the header and of the id
 with the file. So it compares tokens, not digests of tokens. It refuses a file of another model,
 salt, format or length in the same way as a file with a flipped bit. Files never contain the salt
 itself.
+
+The checksum finds damage, not forgery: a user who can write there can write a checksum, too. One
+core computes SHA-256 at 1.8 GB/s, which took half of the time of a restore, and XXH3 at 47 GB/s.
+Names stay SHA-256, because no two prefixes may have the same name.
 """
 
 from __future__ import annotations
@@ -22,18 +26,20 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import xxhash
+
 from heddle.state import PAGE_TOKENS, TokenArray
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-FORMAT = 1
+FORMAT = 2
 """Version of this format. Raise it with each change."""
 
 
 _MAGIC = b"HEDDLEKV"
 _HEADER = struct.Struct("<8sIIQ32s32s")
-_DIGEST_BYTES = hashlib.sha256().digest_size
+_CHECKSUM_BYTES = xxhash.xxh3_128().digest_size
 
 
 class PageFileError(Exception):
@@ -78,7 +84,7 @@ class Prefix:
         return Prefix(self.fingerprint, self.scope, self.tokens[: pages * PAGE_TOKENS])
 
     def header(self, page_bytes: int) -> bytes:
-        """The bytes between the digest and the page in the file of the last page."""
+        """The bytes between the checksum and the page in the file of the last page."""
         fields = (_MAGIC, FORMAT, len(self.tokens), page_bytes, self.fingerprint, self.scope)
         return _HEADER.pack(*fields) + self.tokens.tobytes()
 
@@ -94,15 +100,15 @@ def scope_of(salt: str | None) -> bytes:
 def file_bytes(prefix: Prefix, page_bytes: int) -> int:
     """Size of the file of the last page."""
     header = _HEADER.size + len(prefix.tokens) * prefix.tokens.itemsize
-    return _DIGEST_BYTES + header + page_bytes
+    return _CHECKSUM_BYTES + header + page_bytes
 
 
 def parts_of(prefix: Prefix, page: memoryview) -> tuple[bytes, bytes, memoryview]:
     """The parts of the file of the last page, in order."""
     header = prefix.header(len(page))
-    digest = hashlib.sha256(header)
-    digest.update(page)
-    return digest.digest(), header, page
+    checksum = xxhash.xxh3_128(header)
+    checksum.update(page)
+    return checksum.digest(), header, page
 
 
 def page_in(content: bytes, prefix: Prefix, page_bytes: int) -> memoryview:
@@ -116,9 +122,9 @@ def page_in(content: bytes, prefix: Prefix, page_bytes: int) -> memoryview:
         raise PageFileError(f"it has {len(content)} bytes and not {expected}")
     view = memoryview(content)
     header = prefix.header(page_bytes)
-    end = _DIGEST_BYTES + len(header)
-    if view[_DIGEST_BYTES:end] != header:
+    end = _CHECKSUM_BYTES + len(header)
+    if view[_CHECKSUM_BYTES:end] != header:
         raise PageFileError("it belongs to another model, format, salt or prefix")
-    if hashlib.sha256(view[_DIGEST_BYTES:]).digest() != view[:_DIGEST_BYTES]:
+    if xxhash.xxh3_128(view[_CHECKSUM_BYTES:]).digest() != view[:_CHECKSUM_BYTES]:
         raise PageFileError("it is damaged")
     return view[end:]
