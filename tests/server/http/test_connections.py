@@ -259,6 +259,30 @@ def test_a_client_that_ends_its_side_within_its_body_is_closed(
     shared.until(lambda: not shared.server.server_state.tasks)
 
 
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+def test_each_event_of_a_stream_is_a_chunk_where_the_client_knows_chunks(
+    serve: Callable[..., Running], version: str
+) -> None:
+    with connect(serve()) as client:
+        extra = "connection: close\r\n"
+        client.sendall(request({"max_tokens": 5, "stream": True}, version=version, extra=extra))
+        top, _, body = until_closed(client).partition(b"\r\n\r\n")
+    events = []
+    while version == "1.1":
+        size, _, body = body.partition(b"\r\n")
+        events.append(body[: int(size, 16)])
+        assert body[len(events[-1]) :].startswith(b"\r\n")
+        body = body[len(events[-1]) + 2 :]
+        if not events[-1]:
+            assert not body
+            break
+    assert (b"chunked" in top) == bool(events)
+    lines = (b"".join(events) or body).split(b"\n\n")
+    assert {line[:6] for line in lines[:-1]} == {b"data: "}
+    assert len(lines) > 6  # an event for each token
+    assert lines[-2:] == [b"data: [DONE]", b""]
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_one_that_ends_its_side_and_goes_is_found_out(
     serve: Callable[..., Running], stream: bool
