@@ -9,7 +9,7 @@ namespace heddle {
 std::vector<const Kernels*> levels() {
     std::vector<const Kernels*> found;
     for (const Kernels* k : {amx_kernels(), avx512_kernels(), avxvnni_kernels(), avx2_kernels(),
-                             neon_kernels(), portable_kernels()}) {
+                             i8mm_kernels(), neon_kernels(), portable_kernels()}) {
         if (k && supported(k)) found.push_back(k);
     }
     return found;

@@ -5,6 +5,8 @@
 #if defined(__aarch64__) && defined(__linux__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
+#elif defined(__aarch64__) && defined(__APPLE__)
+#include <sys/sysctl.h>
 #elif defined(__x86_64__)
 #include <cpuid.h>
 #if defined(__linux__)
@@ -26,6 +28,9 @@ const Kernels* avx512_kernels() { return nullptr; }
 #endif
 #if !defined(HEDDLE_BUILT_AMX)
 const Kernels* amx_kernels() { return nullptr; }
+#endif
+#if !defined(HEDDLE_BUILT_I8MM)
+const Kernels* i8mm_kernels() { return nullptr; }
 #endif
 #if !defined(HEDDLE_BUILT_NEON)
 const Kernels* neon_kernels() { return nullptr; }
@@ -63,6 +68,34 @@ bool has_amx() {
 }
 
 }  // namespace
+#elif defined(__aarch64__)
+namespace {
+
+bool has_dot_product() {
+#if defined(__linux__)
+    return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
+#elif defined(__APPLE__)
+    return true;  // every processor they run macOS on has it
+#else
+    return false;
+#endif
+}
+
+// Products of int8 matrices, smmla (FEAT_I8MM).
+bool has_i8mm() {
+#if defined(__linux__)
+    // HWCAP2_I8MM, bit 13: headers of Linux before 5.6 lack the name.
+    return (getauxval(AT_HWCAP2) >> 13 & 1) != 0;
+#elif defined(__APPLE__)
+    int has = 0;
+    size_t bytes = sizeof has;
+    return sysctlbyname("hw.optional.arm.FEAT_I8MM", &has, &bytes, nullptr, 0) == 0 && has != 0;
+#else
+    return false;
+#endif
+}
+
+}  // namespace
 #endif
 
 bool supported(const Kernels* kernels) {
@@ -75,14 +108,8 @@ bool supported(const Kernels* kernels) {
     if (std::strcmp(kernels->name, "avx512") == 0) return avx2 && has_avx512();
     if (std::strcmp(kernels->name, "amx") == 0) return avx2 && has_avx512() && has_amx();
 #elif defined(__aarch64__)
-#if defined(__linux__)
-    const bool dot_product = (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
-#elif defined(__APPLE__)
-    const bool dot_product = true;  // every processor they run macOS on has it
-#else
-    const bool dot_product = false;
-#endif
-    if (std::strcmp(kernels->name, "neon") == 0) return dot_product;
+    if (std::strcmp(kernels->name, "neon") == 0) return has_dot_product();
+    if (std::strcmp(kernels->name, "i8mm") == 0) return has_dot_product() && has_i8mm();
 #endif
     return std::strcmp(kernels->name, "portable") == 0;
 }

@@ -44,6 +44,16 @@ inline Register multiply_add(Register sum, Register codes, Register x) {
     return _mm256_add_epi16(sum, _mm256_maddubs_epi16(codes, x));
 }
 
+#elif defined(HEDDLE_ISA_I8MM)
+
+using Register = int8x16_t;
+constexpr const char* kMultiplication = "smmla, 128 bits";
+constexpr int kProducts = 32;
+inline void forget(Register& r) { asm volatile("" : "+w"(r)); }
+inline Register multiply_add(Register sum, Register codes, Register x) {
+    return vreinterpretq_s8_s32(vmmlaq_s32(vreinterpretq_s32_s8(sum), codes, x));
+}
+
 #elif defined(HEDDLE_ISA_NEON)
 
 using Register = int8x16_t;

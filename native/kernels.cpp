@@ -1,7 +1,10 @@
 // Compiled once per instruction level. The build defines HEDDLE_ISA_AVX512, HEDDLE_ISA_AVXVNNI,
-// HEDDLE_ISA_AVX2, HEDDLE_ISA_NEON or HEDDLE_ISA_PORTABLE, and sets the flags of the level.
+// HEDDLE_ISA_AVX2, HEDDLE_ISA_I8MM, HEDDLE_ISA_NEON or HEDDLE_ISA_PORTABLE, and sets the flags of
+// the level.
 #if defined(HEDDLE_ISA_AVXVNNI)
 #define HEDDLE_ISA_AVX2  // all but the multiplication of codes
+#elif defined(HEDDLE_ISA_I8MM)
+#define HEDDLE_ISA_NEON  // all but the multiplication of slices
 #endif
 
 #include "kernels.h"
@@ -64,7 +67,7 @@ void matmul_tiles(const MatmulArgs& a) {
 template <Format F>
 void matmul_format(const MatmulArgs& a) {
 #if defined(HEDDLE_HAS_SLICES)
-    if constexpr (is_quantised(F) && sums_are_floats(layout_of(F))) {
+    if constexpr (is_quantised(F) && (kConvertsSums || sums_are_floats(layout_of(F)))) {
         if (a.packed.tiles != nullptr) return matmul_slices<F>(a);
     }
 #endif
@@ -346,6 +349,8 @@ constexpr const char* kName =
     "avxvnni";
 #elif defined(HEDDLE_ISA_AVX2)
     "avx2";
+#elif defined(HEDDLE_ISA_I8MM)
+    "i8mm";
 #elif defined(HEDDLE_ISA_NEON)
     "neon";
 #else
@@ -407,6 +412,8 @@ const Kernels* avx512_kernels() { return &kTable; }
 const Kernels* avxvnni_kernels() { return &kTable; }
 #elif defined(HEDDLE_ISA_AVX2)
 const Kernels* avx2_kernels() { return &kTable; }
+#elif defined(HEDDLE_ISA_I8MM)
+const Kernels* i8mm_kernels() { return &kTable; }
 #elif defined(HEDDLE_ISA_NEON)
 const Kernels* neon_kernels() { return &kTable; }
 #else

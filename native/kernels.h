@@ -407,6 +407,7 @@ const Kernels* avx512_kernels();
 const Kernels* amx_kernels();
 const Kernels* emulated_tiles_kernels();  // of native test programs
 const Kernels* neon_kernels();
+const Kernels* i8mm_kernels();
 bool supported(const Kernels* kernels);
 // Asks the system for what a supported level needs; false: it refuses. Linux gives tiles to a
 // process that asks for them, unless one of its signal stacks is too small for them.

@@ -62,6 +62,8 @@ inline Rows multiply(Rows a, Rows b) { return _mm256_mul_ps(a, b); }
 inline Rows fma(Rows a, float b, Rows c) { return _mm256_fmadd_ps(a, _mm256_set1_ps(b), c); }
 // The compiler finishes `rows` here. It cannot move this work behind later instructions of tiles.
 inline void keep_here(Rows& rows) { asm volatile("" : "+x"(rows)); }
+// The part of a format's offset that whole_codes has not subtracted.
+constexpr int offset_left(const Layout& layout) { return layout.offset; }
 // A dot product that began with kZeroBits, times the scale. `zero` is scaled_zero(scale).
 inline Rows scaled_sum(Codes dot, Rows scale, Rows zero) {
     return _mm256_fmadd_ps(_mm256_castsi256_ps(dot), scale, zero);

@@ -5,7 +5,7 @@
 // bits are valid signed bytes. In eight-bit codes the top bit is flipped, which subtracts 128 from
 // the code and from its offset. From a table's values the whole offset is subtracted. Activations
 // are the operand that is one lane of a vector, so nothing is broadcast. Floor of a 4-bit block and
-// token: 16 products, and 8 or 10 operations of the epilogue.
+// token: 16 products, and 8 or 10 operations of the epilogue. Matmuls of many tokens: slice_sums.h.
 #pragma once
 
 #include "kernels.h"
@@ -22,6 +22,18 @@ constexpr int kMaxTile = 6;
 struct Rows {
     float32x4_t r[2];
 };
+// Codes of four columns, as signed bytes.
+struct Codes {
+    int8x16_t r[2];
+};
+
+// What slices.h is written with; see slice_sums.h.
+#define HEDDLE_HAS_SLICES
+constexpr int kSliceTile = 6;  // the sums of more tokens do not stay in registers
+inline Codes add_bytes(const Codes& codes, int more) {
+    const int8x16_t all = vdupq_n_s8(static_cast<int8_t>(more));
+    return {{vaddq_s8(codes.r[0], all), vaddq_s8(codes.r[1], all)}};
+}
 
 inline Rows halves_to_float(float16x8_t halves) {
     return {{vcvt_f32_f16(vget_low_f16(halves)), vcvt_high_f32_f16(halves)}};
@@ -69,6 +81,18 @@ inline Rows times(const Rows& a, const Rows& b) {
 struct Scales {
     Rows scale, minimum;
 };
+
+template <Format F>
+inline Scales shared_of(const uint8_t* header) {
+    constexpr Layout L = layout_of(F);
+    Scales shared = {};
+    if constexpr (L.header() > 0) shared.scale = halves_to_float(header);
+    if constexpr (L.header() > 2) shared.minimum = halves_to_float(header + 2 * kPanelRows);
+    if constexpr (L.factor != 1.0f) {
+        shared = {times(shared.scale, L.factor), times(shared.minimum, L.factor)};
+    }
+    return shared;
+}
 
 template <Format F>
 inline Scales part_scale(const uint8_t* scales, const Scales& shared, int part) {
@@ -136,8 +160,13 @@ inline int8x16_t group_codes(const uint8_t* codes) {
     return vreinterpretq_s8_u8(code);
 }
 
-// The remaining offset of signed codes.
-constexpr int signed_offset(const Layout& layout) {
+template <Format F, int G>
+inline Codes whole_codes(const uint8_t* codes) {
+    return {{group_codes<F, G, 0>(codes), group_codes<F, G, 1>(codes)}};
+}
+
+// The part of a format's offset that signed codes have not lost.
+constexpr int offset_left(const Layout& layout) {
     if (layout.has_table()) return 0;
     return layout.bits() == 8 ? layout.offset - 128 : layout.offset;
 }
@@ -176,8 +205,8 @@ inline void add_part(const uint8_t* block, const Scales& shared, const int8_t* x
 #pragma GCC unroll 8
     for (int t = 0; t < T; ++t) {
         dot[t][0] = vdupq_n_s32(0);
-        if constexpr (signed_offset(L) != 0) {
-            const int16x4_t offset = vdup_n_s16(signed_offset(L));
+        if constexpr (offset_left(L) != 0) {
+            const int16x4_t offset = vdup_n_s16(offset_left(L));
             int32_t both;
             std::memcpy(&both, scales[t * blocks].minus_half_sum, 4);
             const int16x4_t sums = vreinterpret_s16_s32(vdup_n_s32(both));
@@ -211,12 +240,7 @@ inline void quantised_tile(const MatmulArgs& a, const uint8_t* panel, int64_t to
     const int8_t* x = a.xq.q + token * columns;
     const BlockScale* scales = a.xq.scales + token * (columns / kBlock);
     for (int64_t at = 0; at < a.w->columns; at += L.blocks * kBlock) {
-        Scales shared = {};
-        if constexpr (L.header() > 0) shared.scale = halves_to_float(panel);
-        if constexpr (L.header() > 2) shared.minimum = halves_to_float(panel + 2 * kPanelRows);
-        if constexpr (L.factor != 1.0f) {
-            shared = {times(shared.scale, L.factor), times(shared.minimum, L.factor)};
-        }
+        const Scales shared = shared_of<F>(panel);
         panel += L.header() * kPanelRows;
         for (int b = 0; b < L.blocks; ++b) {
             add_part<F, T, 0>(panel, shared, x, scales, columns, acc);
@@ -298,6 +322,17 @@ inline void float_tile(const MatmulArgs& a, const uint8_t* panel, int64_t token,
     }
 }
 
+// Writes the sums of one token and one panel's rows.
+inline void write_sums(const MatmulArgs& a, int panel_index, int64_t token, const float* sums) {
+    const int row = panel_index * kPanelRows;
+    const int rows = a.w->rows - row < kPanelRows ? a.w->rows - row : kPanelRows;
+    float* out = a.out + token * a.out_stride + row;
+    for (int r = 0; r < rows; ++r) {
+        const float value = a.w->bias ? sums[r] + a.w->bias[row + r] : sums[r];
+        out[r] = a.accumulate ? out[r] + value : value;
+    }
+}
+
 template <Format F, int T>
 void tile(const MatmulArgs& a, int panel_index, int64_t token) {
     Rows acc[T];
@@ -309,18 +344,12 @@ void tile(const MatmulArgs& a, int panel_index, int64_t token) {
     } else {
         float_tile<F, T>(a, panel, token, acc);
     }
-    const int row = panel_index * kPanelRows;
-    const int rows = a.w->rows - row < kPanelRows ? a.w->rows - row : kPanelRows;
 #pragma GCC unroll 8
     for (int t = 0; t < T; ++t) {
-        float* out = a.out + (token + t) * a.out_stride + row;
         float lanes[kPanelRows];
         vst1q_f32(lanes, acc[t].r[0]);
         vst1q_f32(lanes + 4, acc[t].r[1]);
-        for (int r = 0; r < rows; ++r) {
-            const float value = a.w->bias ? lanes[r] + a.w->bias[row + r] : lanes[r];
-            out[r] = a.accumulate ? out[r] + value : value;
-        }
+        write_sums(a, panel_index, token + t, lanes);
     }
 }
 

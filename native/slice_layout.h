@@ -11,28 +11,61 @@ using namespace heddle;
 constexpr int kVector = kPanelRows * 4;  // bytes
 constexpr int kPacksFrom = 24;           // tokens; with fewer, unpacking costs more than it saves
 
-// A block of columns in a slice: for each part its scale, scaled_zero of it and, if the format has
-// one, its minimum; then a byte for each code. kSliceOffset stands in for the format's offset, if
-// it has one.
-constexpr int part_bytes(bool minimum) { return (minimum ? 3 : 2) * kVector; }
+// Products of tiles (AMX) and of NEON multiply bytes with signs, and begin at zero. Those of other
+// levels multiply codes without a sign, and may begin with kZeroBits.
+#if defined(HEDDLE_TILES) || defined(HEDDLE_ISA_NEON)
+#define HEDDLE_SIGNED_SLICES
+constexpr int kSliceOffset = 0;
+#else
+constexpr int kSliceOffset = kByteOffset;
+#endif
+#if defined(HEDDLE_ISA_NEON)
+// NEON's fused operation overwrites its addend. So a sum that is read as a float needs a copy of
+// scaled_zero first, and this copy takes as many instructions as a conversion.
+constexpr bool kConvertsSums = true;
+#else
+constexpr bool kConvertsSums = false;
+#endif
 
-// The properties of a format that the kernels of slices depend on.
+// Tokens whose sums lie side by side in a vector. In packed activations, runs of columns of these
+// tokens alternate.
+#if defined(HEDDLE_ISA_I8MM)
+constexpr int kSumTokens = 2, kRunColumns = 8;
+#else
+constexpr int kSumTokens = 1, kRunColumns = kBlock;
+#endif
+constexpr int kNumber = kSumTokens * kVector;  // bytes of a part's scale or minimum for all rows
+
+constexpr int sums_of(int tokens) { return (tokens + kSumTokens - 1) / kSumTokens; }
+// Tokens of a tile's sum `i`: the last one may have fewer.
+constexpr int tokens_of(int tokens, int i) {
+    const int left = tokens - i * kSumTokens;
+    return left < kSumTokens ? left : kSumTokens;
+}
+
+// The properties of a format that the kernels of slices depend on, and a block of columns in a
+// slice: for each part its scale, scaled_zero of it if sums are read as floats, and its minimum if
+// the format has one; then a byte for each code. kSliceOffset stands in for the format's offset, if
+// it has one.
 template <int Parts, bool Minimum, bool Floats>
 struct SliceShape {
     static constexpr int kParts = Parts;
     static constexpr bool kMinimum = Minimum;
-    static constexpr bool kFloats = Floats;  // sums_are_floats
-    static constexpr int kNumbers = part_bytes(Minimum);
+    static constexpr bool kFloats = Floats;  // whether sums are read as floats (kernels.h)
+    static constexpr int kMinimumAt = (Floats ? 2 : 1) * kNumber;
+    static constexpr int kNumbers = kMinimumAt + (Minimum ? kNumber : 0);
     static constexpr int kBlockBytes = Parts * kNumbers + kGroups * kVector;
+    static_assert(kSliceColumns / kBlock * kBlockBytes <= kSliceBytes);
 };
 template <Format F>
-using ShapeOf = SliceShape<layout_of(F).parts, layout_of(F).minimum, sums_are_floats(layout_of(F))>;
+using ShapeOf = SliceShape<layout_of(F).parts, layout_of(F).minimum,
+                           !kConvertsSums && sums_are_floats(layout_of(F))>;
 
 // The numbers of T tokens' scales in a packed block, after the codes.
 template <int T>
 struct PackedScales {
     float d[T], s[T], half_s[2][T];
-#if !defined(HEDDLE_TILES)  // products of tiles begin at zero
+#if !defined(HEDDLE_SIGNED_SLICES)
     int32_t start[T], half_start[2][T];
 #endif
 };

@@ -13,7 +13,6 @@
 
 namespace {
 
-constexpr int kSliceOffset = 0;
 constexpr int kSlicesTogether = kSlices;  // that a tile is multiplied with before the next tile
 
 // Shapes the thread's registers for blocks of `parts`: four for sums, two for activations, two for
@@ -148,7 +147,7 @@ template <class S, int From, int To, int T>
             scaled = multiply(to_floats(sum), factor);
         }
         acc[t] = fma(scaled, scales.d[t], acc[t]);
-        if constexpr (S::kMinimum) acc[t] = fma(load_rows(numbers + 2 * kVector), s[t], acc[t]);
+        if constexpr (S::kMinimum) acc[t] = fma(load_rows(numbers + S::kMinimumAt), s[t], acc[t]);
         keep_here(acc[t]);
     }
 }

@@ -5,12 +5,14 @@
 //
 // A level's matmul_*.h defines Codes and Rows (a vector of a panel's rows), and their few
 // operations. slice_vectors.h multiplies slices by dot products of vectors, slice_tiles.h by AMX.
+// slice_sums.h has the operations that differ where a vector has the sums of two tokens.
 #pragma once
 
 #include <cstring>
 
 #include "kernels.h"
 #include "slice_layout.h"
+#include "slice_sums.h"
 #if defined(HEDDLE_TILES)
 #include "slice_tiles.h"
 #else
@@ -21,13 +23,19 @@ namespace {
 
 using namespace heddle;
 
+template <Format F, int G>
+inline Codes slice_codes(const uint8_t* codes) {
+    constexpr int kLeft = offset_left(layout_of(F));
+    constexpr int kMore = kLeft == 0 ? 0 : kSliceOffset - kLeft;
+    const Codes code = whole_codes<F, G>(codes);
+    return kMore == 0 ? code : add_bytes(code, kMore);
+}
+
 template <Format F, int G = 0>
 inline void unpack_groups(const uint8_t* codes, uint8_t* out) {
     if constexpr (G < kGroups) {
-        constexpr int kMore = layout_of(F).offset == 0 ? 0 : kSliceOffset - layout_of(F).offset;
-        const Codes code = whole_codes<F, G>(codes);
-        store_codes(out + G * kVector, kMore == 0 ? code : add_bytes(code, kMore));
-        unpack_groups<F, G + 1>(codes, out);
+        store_groups(out + G * kVector, slice_codes<F, G>(codes), slice_codes<F, G + 1>(codes));
+        unpack_groups<F, G + 2>(codes, out);
     }
 }
 
@@ -35,16 +43,17 @@ inline void unpack_groups(const uint8_t* codes, uint8_t* out) {
 template <Format F>
 inline void unpack_slice(const uint8_t* panel, int columns, uint8_t* out) {
     constexpr Layout L = layout_of(F);
+    using S = ShapeOf<F>;
     for (int at = 0; at < columns; at += L.blocks * kBlock) {
         const auto shared = shared_of<F>(panel);
         panel += L.header() * kPanelRows;
         for (int b = 0; b < L.blocks; ++b) {
             for (int i = 0; i < L.parts; ++i) {
                 const auto part = part_scale<F>(panel, shared, i);
-                store_rows(out, part.scale);
-                store_rows(out + kVector, scaled_zero(part.scale));
-                if constexpr (L.minimum) store_rows(out + 2 * kVector, part.minimum);
-                out += part_bytes(L.minimum);
+                store_numbers(out, part.scale);
+                if constexpr (S::kFloats) store_numbers(out + kNumber, scaled_zero(part.scale));
+                if constexpr (S::kMinimum) store_numbers(out + S::kMinimumAt, part.minimum);
+                out += S::kNumbers;
             }
             unpack_groups<F>(panel + L.scales() * kPanelRows, out);
             panel += L.block() * kPanelRows;
@@ -53,17 +62,26 @@ inline void unpack_slice(const uint8_t* panel, int columns, uint8_t* out) {
     }
 }
 
+// Copies a token's codes of a block to their place among those of a tile of T tokens.
+template <int T>
+inline void pack_codes(const int8_t* codes, int t, uint8_t* out) {
+    const int sum = t / kSumTokens;
+    out += sum * kSumTokens * kBlock + t % kSumTokens * kRunColumns;
+    for (int k = 0; k < kBlock; k += kRunColumns) {
+        std::memcpy(out + k * tokens_of(T, sum), codes + k, kRunColumns);
+    }
+}
+
 template <int T>
 inline void pack_block(const QuantisedRows& rows, int64_t token, int64_t block, uint8_t* out) {
     PackedScales<T> scales;
     for (int t = 0; t < T; ++t) {
-        const int8_t* codes = rows.q + (token + t) * rows.columns + block * kBlock;
-        std::memcpy(out + t * kBlock, codes, kBlock);
+        pack_codes<T>(rows.q + (token + t) * rows.columns + block * kBlock, t, out);
         const BlockScale& scale = rows.scales[(token + t) * (rows.columns / kBlock) + block];
         scales.d[t] = scale.d;
         scales.s[t] = scale.s;
         for (int half = 0; half < 2; ++half) scales.half_s[half][t] = scale.half_s[half];
-#if !defined(HEDDLE_TILES)
+#if !defined(HEDDLE_SIGNED_SLICES)
         scales.start[t] = scale.start;
         for (int half = 0; half < 2; ++half) scales.half_start[half][t] = scale.half_start[half];
 #endif

@@ -32,15 +32,23 @@ compile aarch64 -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
 
 echo "this machine:"
 "$build/here/levels" >"$build/here.txt"
-echo "aarch64, Neoverse N1:"
-qemu-aarch64 -cpu neoverse-n1 "$build/aarch64/levels" neon >"$build/aarch64.txt"
-if ! diff "$build/here.txt" "$build/aarch64.txt"; then
-    echo "The two machines compute different results." >&2
-    exit 1
-fi
-# Heddle must not use dot product kernels on a processor without these instructions.
-if qemu-aarch64 -cpu cortex-a72 "$build/aarch64/levels" neon 2>/dev/null >/dev/null; then
-    echo "The neon level runs on a processor that lacks its instructions." >&2
-    exit 1
-fi
+emulate() { # CPU LEVEL...
+    echo "aarch64, $1:"
+    qemu-aarch64 -cpu "$1" "$build/aarch64/levels" "${@:2}" >"$build/aarch64.txt"
+    if ! diff "$build/here.txt" "$build/aarch64.txt"; then
+        echo "The two machines compute different results." >&2
+        exit 1
+    fi
+}
+emulate neoverse-n1 neon
+emulate max neon i8mm
+# Heddle must not use kernels on a processor without their instructions.
+refuse() { # CPU LEVEL
+    if qemu-aarch64 -cpu "$1" "$build/aarch64/levels" "$2" 2>/dev/null >/dev/null; then
+        echo "The $2 level runs on a $1, which lacks its instructions." >&2
+        exit 1
+    fi
+}
+refuse cortex-a72 neon
+refuse neoverse-n1 i8mm
 echo "$(wc -l <"$build/here.txt") results are the same on both machines and at every level."

@@ -51,8 +51,8 @@ class Random {
 // Every level that runs here but the portable one.
 inline std::vector<const Kernels*> fast_levels() {
     std::vector<const Kernels*> found;
-    for (const Kernels* k :
-         {amx_kernels(), avx512_kernels(), avxvnni_kernels(), avx2_kernels(), neon_kernels()}) {
+    for (const Kernels* k : {amx_kernels(), avx512_kernels(), avxvnni_kernels(), avx2_kernels(),
+                             i8mm_kernels(), neon_kernels()}) {
         if (k && supported(k) && enable(k)) found.push_back(k);
     }
 #if defined(HEDDLE_HAS_EMULATED_TILES)

@@ -229,7 +229,7 @@ class EngineConfig(HubConfig, Extended):
         "auto",
         "devices",
         "instruction level of the kernels; auto = the fastest of this machine",
-        choices=("auto", "portable", "avx2", "avxvnni", "avx512", "amx", "neon"),
+        choices=("auto", "portable", "avx2", "avxvnni", "avx512", "amx", "neon", "i8mm"),
     )
     extensions: tuple[EngineSettings, ...] = field(
         default=(), metadata={"extensions": EngineSettings}

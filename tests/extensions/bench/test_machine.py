@@ -14,6 +14,8 @@ from heddle.extensions.bench.machine import cores_of, describe
 from heddle.extensions.bench.other_work import OtherWork
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import pytest
 
 
@@ -34,6 +36,15 @@ def test_a_description_says_which_processors_are_left_out(monkeypatch: pytest.Mo
     assert cores_of(describe()) == "2 cores (of 4 processors: hyper-threads left out)"
     monkeypatch.setattr(machine, "choose_cores", lambda: Cores((0, 1), 2, ()))
     assert cores_of(describe()) == "2 cores"
+
+
+def test_a_description_names_the_flags_of_an_arm_processor(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "cpuinfo"
+    file.write_text("processor\t: 0\nFeatures\t: fp asimd asimddp i8mm\n\nprocessor\t: 1\n")
+    monkeypatch.setattr(machine, "Path", lambda _: file)
+    assert describe()["flags"] == ["asimddp", "i8mm"]
 
 
 def test_work_of_those_who_take_part_is_not_others_work() -> None:

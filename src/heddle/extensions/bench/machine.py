@@ -14,7 +14,8 @@ from heddle.sizes import counted
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_FLAGS = ("avx2", "fma", "f16c", "avx_vnni", "avx512f", "avx512bw", "avx512_vnni", "amx_int8")
+_X86_FLAGS = ("avx2", "fma", "f16c", "avx_vnni", "avx512f", "avx512bw", "avx512_vnni", "amx_int8")
+_FLAGS = (*_X86_FLAGS, "asimddp", "i8mm")
 
 
 def describe(*packages: str) -> dict[str, Any]:
@@ -29,7 +30,7 @@ def describe(*packages: str) -> dict[str, Any]:
     if cpuinfo.exists():
         first = cpuinfo.read_text().split("\n\n", 1)[0]
         fields = {k.strip(): v.strip() for k, _, v in (x.partition(":") for x in first.split("\n"))}
-    flags = fields.get("flags", "").split()
+    flags = fields.get("flags", fields.get("Features", "")).split()  # of x86, of ARM
     return {
         "cpu": fields.get("model name", platform.processor() or platform.machine()),
         "cores": len(cores.numbers),
