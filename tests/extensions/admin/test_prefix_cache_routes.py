@@ -98,7 +98,7 @@ def test_figures_and_metrics_of_the_disk_tier(
         "enabled": True,
         "reason": None,
         "files": 1,
-        "bytes": 120 + 4 * PAGE_TOKENS + 1000,
+        "bytes": 104 + 4 * PAGE_TOKENS + 1000,
         "capacity_bytes": 5000,
         "hits": 1,
         "restored_tokens": PAGE_TOKENS,
