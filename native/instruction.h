@@ -13,8 +13,8 @@ class Instruction {
     virtual ~Instruction() = default;
     virtual int items(const Program& program) const = 0;
     virtual void run(Program& program, int item, int thread) = 0;
-    // Whether an item needs nothing that `before`, the instruction before this one, computes in
-    // other items. Both have the same number of items then, in every step.
+    // Whether item i needs only item i of `before`, the instruction before this one. If so, both
+    // have equally many items in every step.
     virtual bool follows(const Program&, const Instruction&) const { return false; }
     // Whether it has items in a step of one token, which is sampled.
     virtual bool in_short_steps() const { return true; }

@@ -57,8 +57,8 @@ class Matmul final : public Instruction {
         by_columns(p) ? run_pair(p, item, thread) : run_line(p, item, thread);
     }
     // If the parts compute all columns of `gate` and `up` and nothing else: an item computes the
-    // same whole blocks of both, in short steps. Then it may write these columns of `out`, unless
-    // other items still read them as input: buffers are used again.
+    // same whole blocks of both, in short steps. `out` must not be the input, which other items
+    // still read: the gated columns are written before all items are complete.
     bool pair(const Program& p, int gate, int up, int out) {
         if (out == in_ || accumulate_ || parts_.size() != 2) return false;
         if (columns(p) % kBlock != 0) return false;

@@ -27,7 +27,7 @@ class RowInstruction : public Instruction {
   protected:
     // By default, the rows of the buffer `shape` in this pass.
     virtual int count(const Program& p) const { return rows(p, shape_); }
-    // Whether row i of this pass follows from row i of buffers, and these are all rows.
+    // Whether it computes all rows of the pass, and row i from row i of its inputs alone.
     virtual bool own_rows() const { return true; }
 
   private:

@@ -24,7 +24,7 @@ class Cores:
 
     Attributes:
         numbers: the numbers that the system gives these processors. On a system without affinity,
-            such as macOS, they only count.
+            such as macOS, only how many there are has a meaning.
         processors: on how many processors the system lets this process run.
         left_out: why `numbers` are fewer, a phrase for each reason.
     """

@@ -95,8 +95,8 @@ def _barriers_line(limits: "Limits") -> str:
         return ""
     together = limits.barriers * limits.barrier_seconds
     return (
-        f"  {limits.barriers:,} barriers a step, at which threads wait for one another, of"
-        f" {limits.barrier_seconds * 1e6:.2f} us: {together * 1e3:.2f} ms\n"
+        f"  threads wait for one another {limits.barriers:,} times a step,"
+        f" {limits.barrier_seconds * 1e6:.2f} us each: {together * 1e3:.2f} ms\n"
     )
 
 
