@@ -63,6 +63,9 @@ def main() -> None:
     parser.add_argument(
         "--prompt-cache", action="store_true", help="keep finished prompts for later requests"
     )
+    parser.add_argument(
+        "--kv-type", default="f16", help="ggml's name of the type of keys and values"
+    )
     parser.add_argument("--look-up", action="store_true", help="guess tokens from the prompt")
     arguments = parser.parse_args()
 
@@ -76,6 +79,8 @@ def main() -> None:
     params.n_ctx = arguments.slots * arguments.context
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = arguments.threads
     params.swa_full = arguments.whole_context
+    kv_type = xllamacpp.ggml_type.__members__[f"GGML_TYPE_{arguments.kv_type.upper()}"]
+    params.cache_type_k = params.cache_type_v = kv_type
     if not arguments.prompt_cache:
         params.cache_ram_mib = 0
     params.verbosity = 1

@@ -56,9 +56,9 @@ inline void page_scores_of_keys(QueryTile& tile, int first, int page, const F16P
 
 // Scores of N queries with codes: the dot products of blocks are exact integers. A score is a chain
 // over the blocks of (dot product * the query's scale) * the key's scale.
-template <int N>
-inline void page_scores_of_keys(QueryTile& tile, int first, int page, const Q8Part& part,
-                                int head_dim, Prefetcher<Q8Part>& prefetcher) {
+template <int N, typename Part>
+inline void page_scores_of_codes(QueryTile& tile, int first, int page, const Part& part,
+                                 int head_dim, Prefetcher<Part>& prefetcher) {
     const int blocks = head_dim / kBlock;
     const int8_t* codes = tile.codes.codes + first * head_dim;
     const float* scales = tile.codes.scales + first * blocks;
@@ -68,17 +68,20 @@ inline void page_scores_of_keys(QueryTile& tile, int first, int page, const Q8Pa
             I16 acc[N][kWide];
 #pragma GCC unroll 8
             for (int i = 0; i < N; ++i) {
-                for (int j = 0; j < kWide; ++j) acc[i][j] = first_sum(sums[i * blocks + block]);
+                for (int j = 0; j < kWide; ++j)
+                    acc[i][j] = Part::first_of_keys(sums[i * blocks + block]);
             }
             prefetcher.step();
-            for (int d = block * kBlock; d < (block + 1) * kBlock; d += 4) {
-                if (kWide == 2 || d % 8 == 0) prefetcher.step();
-                Codes4 k[kWide];
-                for (int j = 0; j < kWide; ++j) k[j] = part.key_codes(d, from + j * 16);
+            for (int d = block * kBlock; d < (block + 1) * kBlock; d += 8) {
+#pragma GCC unroll 2
+                for (int half = 0; half < 2; ++half) {
+                    if (half == 0 || Prefetcher<Part>::kInBothHalves) prefetcher.step();
+                    decltype(part.key_codes(0, 0, 0)) k[kWide];
+                    for (int j = 0; j < kWide; ++j) k[j] = part.key_codes(d, half, from + j * 16);
 #pragma GCC unroll 8
-                for (int i = 0; i < N; ++i) {
-                    for (int j = 0; j < kWide; ++j) {
-                        acc[i][j] = add_dot4(acc[i][j], k[j], codes + i * head_dim + d);
+                    for (int i = 0; i < N; ++i) {
+                        const int8_t* four = codes + i * head_dim + d + 4 * half;
+                        for (int j = 0; j < kWide; ++j) acc[i][j] = add_dot4(acc[i][j], k[j], four);
                     }
                 }
             }
@@ -101,6 +104,8 @@ inline void page_scores(QueryTile& tile, int first, int page, const Part& part, 
                         Prefetcher<Part>& prefetcher) {
     if constexpr (Part::kLatents) {
         page_scores_of_latents<N>(tile, first, page, part, head_dim, prefetcher);
+    } else if constexpr (Part::kScaled) {
+        page_scores_of_codes<N>(tile, first, page, part, head_dim, prefetcher);
     } else {
         page_scores_of_keys<N>(tile, first, page, part, head_dim, prefetcher);
     }
@@ -263,13 +268,14 @@ inline void score_page(QueryTile& tile, QueryRange queries, int page, const Part
 // Adds the values of N queries with codes. The weights of a page's positions, multiplied by the
 // scales of the values, become int8 codes by the rule of activations: dot products are exact
 // integers. None is negative. A query's weights outside of what it sees are zero.
-template <int N>
-inline void add_value_codes(QueryTile& tile, int first, int page, const Q8Part& part, int value_dim,
-                            Prefetcher<Q8Part>& prefetcher) {
+template <int N, typename Part>
+inline void add_value_codes(QueryTile& tile, int first, int page, const Part& part, int value_dim,
+                            Prefetcher<Part>& prefetcher) {
     static_assert(kPageTokens == kBlock);
     alignas(64) int8_t codes[N][kBlock];
     for (int block = 0; block < value_dim; block += kBlock) {
         float scales[N];
+        int32_t begin[N];
         const V16 of_values[2] = {part.value_scales(block / kBlock, 0),
                                   part.value_scales(block / kBlock, 16)};
         for (int i = 0; i < N; ++i) {
@@ -286,22 +292,25 @@ inline void add_value_codes(QueryTile& tile, int first, int page, const Q8Part& 
                 high = load(x + 16);
             }
             scales[i] = quantise_block(low, high, codes[i]) / 127.0f;
+            begin[i] = Part::first_of_values(codes[i]);
         }
         prefetcher.step();
         for (int d = block; d < block + kBlock; d += kWide * 16) {
             I16 acc[N][kWide];
 #pragma GCC unroll 8
             for (int i = 0; i < N; ++i) {
-                for (int j = 0; j < kWide; ++j) acc[i][j] = zero_sums();
+                for (int j = 0; j < kWide; ++j) acc[i][j] = splat_int(begin[i]);
             }
-            for (int t = 0; t < kPageTokens; t += 4) {
-                if (kWide == 2 || t % 8 == 0) prefetcher.step();
-                Signed4 v[kWide];
-                for (int j = 0; j < kWide; ++j) v[j] = part.value_codes(t, d + j * 16);
+            for (int t = 0; t < kPageTokens; t += 8) {
+#pragma GCC unroll 2
+                for (int half = 0; half < 2; ++half) {
+                    if (half == 0 || Prefetcher<Part>::kInBothHalves) prefetcher.step();
+                    decltype(part.value_codes(0, 0, 0)) v[kWide];
+                    for (int j = 0; j < kWide; ++j) v[j] = part.value_codes(t, half, d + j * 16);
 #pragma GCC unroll 8
-                for (int i = 0; i < N; ++i) {
-                    for (int j = 0; j < kWide; ++j) {
-                        acc[i][j] = add_dot4(acc[i][j], v[j], codes[i] + t);
+                    for (int i = 0; i < N; ++i) {
+                        const int8_t* four = codes[i] + t + 4 * half;
+                        for (int j = 0; j < kWide; ++j) acc[i][j] = add_dot4(acc[i][j], v[j], four);
                     }
                 }
             }
@@ -317,19 +326,11 @@ inline void add_value_codes(QueryTile& tile, int first, int page, const Q8Part& 
     }
 }
 
-inline void add_page(QueryTile& tile, QueryRange queries, int page, const Q8Part& part,
-                     int value_dim, Prefetcher<Q8Part> prefetcher) {
-    for_queries(queries.end - queries.begin, [&](auto n, int first) {
-        add_value_codes<decltype(n)::value>(tile, queries.begin + first, page, part, value_dim,
-                                            prefetcher);
-    });
-}
-
 // Handles positions that all queries see together, and earlier and later positions for each query
 // separately. For each query, adds values by ascending position.
 template <typename Part>
-inline void add_page(QueryTile& tile, QueryRange queries, int page, const Part& part, int value_dim,
-                     Prefetcher<Part> prefetcher) {
+inline void add_page_of_floats(QueryTile& tile, QueryRange queries, int page, const Part& part,
+                               int value_dim, Prefetcher<Part> prefetcher) {
     const auto add_of_one = [&](int i, int from, int to) {
         if (from < to) add_values<1>(tile, i, page, part, value_dim, from, to, prefetcher);
     };
@@ -353,7 +354,21 @@ inline void add_page(QueryTile& tile, QueryRange queries, int page, const Part& 
         add_of_one(i, to, visible_in_page(tile, i, page).to);
 }
 
-// If keys are codes, writes those of the tile's queries behind the scratch of its sums.
+template <typename Part>
+inline void add_page(QueryTile& tile, QueryRange queries, int page, const Part& part, int value_dim,
+                     Prefetcher<Part> prefetcher) {
+    if constexpr (Part::kScaled && !Part::kLatents) {
+        for_queries(queries.end - queries.begin, [&](auto n, int first) {
+            add_value_codes<decltype(n)::value>(tile, queries.begin + first, page, part, value_dim,
+                                                prefetcher);
+        });
+    } else {
+        add_page_of_floats(tile, queries, page, part, value_dim, prefetcher);
+    }
+}
+
+// If keys are codes, writes those of the tile's queries, rotated as the keys are, behind the
+// scratch of its sums.
 template <typename Part>
 inline void quantise_queries(QueryTile& tile, const AttendArgs& a) {
     if constexpr (!Part::kScaled || Part::kLatents) return;
@@ -362,10 +377,15 @@ inline void quantise_queries(QueryTile& tile, const AttendArgs& a) {
     tile.codes.scales = room;
     tile.codes.sums = reinterpret_cast<int32_t*>(room + kAttendQueries * blocks);
     tile.codes.codes = reinterpret_cast<int8_t*>(room + 2 * kAttendQueries * blocks);
+    alignas(64) float rotated[kWidestHead];
     for (int i = 0; i < tile.count * blocks; ++i) {
+        const float* x = tile.q[i / blocks];
+        if (a.kv_type == KvType::kQ4) {
+            if (i % blocks == 0) rotate_head(x, a.head_dim, rotated);
+            x = rotated;
+        }
         int8_t* codes = tile.codes.codes + i * kBlock;
-        const float* x = tile.q[i / blocks] + i % blocks * kBlock;
-        tile.codes.scales[i] = quantise_block(x, codes) / 127.0f;
+        tile.codes.scales[i] = quantise_block(x + i % blocks * kBlock, codes) / 127.0f;
         tile.codes.sums[i] = sum_of_16(codes) + sum_of_16(codes + 16);
     }
 }
@@ -469,6 +489,7 @@ inline void write_output(const QueryTile& tile, const AttendArgs& a, int first_q
         for (int d = 0; d < value_dim; d += 16) {
             store(tile.out[i] + d, load(tile.values + i * value_dim + d) / mass);
         }
+        if (a.kv_type == KvType::kQ4) rotate_head(tile.out[i], value_dim, tile.out[i]);
     }
 }
 
@@ -502,13 +523,10 @@ inline void attend_parts(const AttendArgs& a) {
 
 // Calls f with a null pointer to the type of the parts that are read.
 template <typename F>
-inline void with_part(const AttendArgs& a, F f) {
-    const bool halves = a.kv_type == KvType::kF16;
-    if (a.turned != nullptr) {
-        halves ? f(static_cast<F16Latents*>(nullptr)) : f(static_cast<Q8Latents*>(nullptr));
-    } else {
-        halves ? f(static_cast<F16Part*>(nullptr)) : f(static_cast<Q8Part*>(nullptr));
-    }
+inline void with_read_part(const AttendArgs& a, F f) {
+    if (a.turned == nullptr) return with_part(a.kv_type, f);
+    a.kv_type == KvType::kF16 ? f(static_cast<F16Latents*>(nullptr))
+                              : f(static_cast<Q8Latents*>(nullptr));
 }
 
 template <typename Part>
@@ -517,7 +535,7 @@ inline void attend_whole(const AttendArgs& a, Part*) {
 }
 
 void attend(const AttendArgs& a) {
-    with_part(a, [&](auto* part) { attend_whole(a, part); });
+    with_read_part(a, [&](auto* part) { attend_whole(a, part); });
 }
 
 template <typename Part>
@@ -529,7 +547,7 @@ inline void run_split_of(QueryTile& tile, const AttendArgs& a, int split, Part*)
 void attend_split(const AttendArgs& a, int split, float* part) {
     QueryTile tile = make_tile(a, 0, a.tokens * a.group);
     place_sums(tile, part, a.value_dim);
-    with_part(a, [&](auto* kind) { run_split_of(tile, a, split, kind); });
+    with_read_part(a, [&](auto* kind) { run_split_of(tile, a, split, kind); });
 }
 
 void attend_merge(const AttendArgs& a, float* parts) {
@@ -546,7 +564,7 @@ void attend_merge(const AttendArgs& a, float* parts) {
 }
 
 template <typename Part>
-inline void store_parts(const StoreKvArgs& a) {
+inline void store_parts(const StoreKvArgs& a, Part*) {
     for (int i = 0; i < a.tokens; ++i) {
         Part::store_key(a.part, a.head_dim, a.position + i, a.k + i * a.stride);
         Part::store_value(a.part, a.head_dim, a.position + i, a.v + i * a.stride);
@@ -554,7 +572,7 @@ inline void store_parts(const StoreKvArgs& a) {
 }
 
 void store_kv(const StoreKvArgs& a) {
-    a.kv_type == KvType::kF16 ? store_parts<F16Part>(a) : store_parts<Q8Part>(a);
+    with_part(a.kv_type, [&](auto* part) { store_parts(a, part); });
 }
 
 }  // namespace

@@ -53,6 +53,9 @@ class Prefetcher {
     // Prefetches two lines. Call it every kEvery of the 2 * head_dim / kWide steps that a query
     // group takes over a half.
     static constexpr int kEvery = (Part::kType == KvType::kF16 ? 4 : 8) / kWide;
+    // Kernels of codes take two loads for each eight elements or positions. Whether to call it
+    // before both of them, or before the first only.
+    static constexpr bool kInBothHalves = kWide == 2 && Part::kType == KvType::kQ8_0;
     void step() {
         if (at_ >= end_) return;
         __builtin_prefetch(at_, 0, 2);

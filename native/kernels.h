@@ -13,7 +13,7 @@ namespace heddle {
 constexpr int kPageTokens = 32;  // tokens per KV page
 
 // Types of stored keys and values; kv_parts.h describes their layout.
-enum class KvType { kF16, kQ8_0 };
+enum class KvType { kF16, kQ8_0, kQ4 };
 
 // Activations of gated feed-forward layers; `Ops.gated` in src/heddle/models/ops.py defines them.
 enum class Activation {
@@ -34,11 +34,12 @@ constexpr int kActivations = 10;
 enum class Map { kSigmoid, kSquaredRelu, kGelu, kGeluErf, kRelu, kSilu, kTanh, kXieluTail };
 constexpr int kMaps = 8;
 
-// Bytes that one layer's keys of one head, or its values, take in a page. Q8_0 has an f16 scale for
-// each 32 elements: head_dim must be a multiple of 32.
+// Bytes that one layer's keys of one head, or its values, take in a page. Codes have an f16 scale
+// for each 32 elements: head_dim must be a multiple of 32.
 constexpr int64_t kv_half_bytes(KvType type, int head_dim) {
     const int64_t elements = int64_t{kPageTokens} * head_dim;
-    return type == KvType::kF16 ? elements * 2 : elements + elements / kBlock * 2;
+    if (type == KvType::kF16) return elements * 2;
+    return (type == KvType::kQ8_0 ? elements : elements / 2) + elements / kBlock * 2;
 }
 // Bytes of keys and values. Of latents, the first elements of the keys are the values.
 constexpr int64_t kv_part_bytes(KvType type, int head_dim, bool has_values = true) {

@@ -16,11 +16,14 @@ KvCache::KvCache(KvType type, int layers, int kv_heads, int head_dim, int64_t pa
       pages_(pages),
       part_bytes_(kv_part_bytes(type, head_dim, has_values)),
       page_bytes_(page_bytes(type, layers, kv_heads, head_dim, has_values)) {
-    const int unit = type == KvType::kQ8_0 ? kBlock : 16;
+    const int unit = type == KvType::kF16 ? 16 : kBlock;
     if (head_dim % unit != 0 || head_dim > kWidestHead) {
         throw std::invalid_argument("head_dim must be a multiple of " + std::to_string(unit) +
                                     ", at most " + std::to_string(kWidestHead) + ", not " +
                                     std::to_string(head_dim));
+    }
+    if (type == KvType::kQ4 && !has_values) {
+        throw std::invalid_argument("latents are not stored in q4");
     }
     const int64_t bytes = pages_ * page_bytes_;
     if (bytes == 0) return;  // no layers: nothing is stored

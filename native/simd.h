@@ -72,8 +72,9 @@ struct Codes4 {
 inline Codes4 load_codes4(const int8_t* p) {
     return {_mm512_xor_si512(_mm512_loadu_si512(p), _mm512_set1_epi8(-128))};
 }
+inline I16 splat_int(int32_t x) { return {_mm512_set1_epi32(x)}; }
 // What sums of products of codes with others begin with; `sum` is that of the others.
-inline I16 first_sum(int32_t sum) { return {_mm512_set1_epi32(-128 * sum)}; }
+inline I16 first_sum(int32_t sum) { return splat_int(-128 * sum); }
 // Adds each lane's dot product of its four codes with the four at p to `sums`.
 inline I16 add_dot4(I16 sums, Codes4 codes, const int8_t* p) {
     int32_t four;
@@ -85,14 +86,35 @@ struct Signed4 {
     __m512i r;
 };
 inline Signed4 load_signed4(const int8_t* p) { return {_mm512_loadu_si512(p)}; }
-inline I16 zero_sums() { return {_mm512_setzero_si512()}; }
 // Adds each lane's dot product of its four codes with the four at p, none of them negative.
 inline I16 add_dot4(I16 sums, Signed4 codes, const int8_t* p) {
     int32_t four;
     std::memcpy(&four, p, 4);
     return {_mm512_dpbusd_epi32(sums.r, _mm512_set1_epi32(four), codes.r)};
 }
+// Sixteen lanes of four codes from 0 to 15, each times two: the lower or the upper halves of bytes.
+struct Doubled4 {
+    __m512i r;
+};
+inline Doubled4 load_doubled4(const uint8_t* p, bool upper) {
+    const __m512i pairs = _mm512_loadu_si512(p);
+    const __m512i shifted = upper ? _mm512_srli_epi16(pairs, 3) : _mm512_slli_epi16(pairs, 1);
+    return {_mm512_and_si512(shifted, _mm512_set1_epi8(30))};
+}
+inline I16 add_dot4(I16 sums, Doubled4 codes, const int8_t* p) {
+    int32_t four;
+    std::memcpy(&four, p, 4);
+    return {_mm512_dpbusd_epi32(sums.r, codes.r, _mm512_set1_epi32(four))};
+}
 inline V16 to_floats(I16 a) { return {_mm512_cvtepi32_ps(a.r)}; }
+
+// Each lane gets the lane whose number differs in the bit Distance.
+template <int Distance>
+inline V16 swap_lanes(V16 a) {
+    if constexpr (Distance == 8) return {_mm512_shuffle_f32x4(a.r, a.r, 0x4E)};
+    if constexpr (Distance == 4) return {_mm512_shuffle_f32x4(a.r, a.r, 0xB1)};
+    return {_mm512_permute_ps(a.r, Distance == 2 ? 0x4E : 0xB1)};
+}
 
 #elif defined(HEDDLE_ISA_AVX2)
 
@@ -170,7 +192,7 @@ inline __m256i four_of(const int8_t* p) {
     std::memcpy(&four, p, 4);
     return _mm256_set1_epi32(four);
 }
-inline I16 zero_sums() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
+inline I16 splat_int(int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
 struct Signed4 {
     __m256i lo, hi;
 };
@@ -186,9 +208,7 @@ inline Codes4 load_codes4(const int8_t* p) {
     const __m256i offset = _mm256_set1_epi8(-128);
     return {_mm256_xor_si256(load_32(p), offset), _mm256_xor_si256(load_32(p + 32), offset)};
 }
-inline I16 first_sum(int32_t sum) {
-    return {_mm256_set1_epi32(-128 * sum), _mm256_set1_epi32(-128 * sum)};
-}
+inline I16 first_sum(int32_t sum) { return splat_int(-128 * sum); }
 inline I16 add_dot4(I16 sums, Codes4 codes, const int8_t* p) {
     const __m256i four = four_of(p);
     return {dot4_half(sums.lo, codes.lo, four), dot4_half(sums.hi, codes.hi, four)};
@@ -203,7 +223,7 @@ inline Codes4 load_codes4(const int8_t* p) {
     const __m256i lo = load_32(p), hi = load_32(p + 32);
     return {lo, hi, _mm256_abs_epi8(lo), _mm256_abs_epi8(hi)};
 }
-inline I16 first_sum(int32_t) { return zero_sums(); }
+inline I16 first_sum(int32_t) { return splat_int(0); }
 inline __m256i dot4_half(__m256i sums, __m256i codes, __m256i four) {
     const __m256i pairs = _mm256_maddubs_epi16(codes, four);
     return _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
@@ -217,6 +237,31 @@ inline I16 add_dot4(I16 sums, Codes4 codes, const int8_t* p) {
 inline I16 add_dot4(I16 sums, Signed4 codes, const int8_t* p) {
     const __m256i four = four_of(p);
     return {dot4_half(sums.lo, four, codes.lo), dot4_half(sums.hi, four, codes.hi)};
+}
+struct Doubled4 {
+    __m256i lo, hi;
+};
+inline __m256i doubled_half(const uint8_t* p, bool upper) {
+    const __m256i pairs = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    const __m256i shifted = upper ? _mm256_srli_epi16(pairs, 3) : _mm256_slli_epi16(pairs, 1);
+    return _mm256_and_si256(shifted, _mm256_set1_epi8(30));
+}
+inline Doubled4 load_doubled4(const uint8_t* p, bool upper) {
+    return {doubled_half(p, upper), doubled_half(p + 32, upper)};
+}
+inline I16 add_dot4(I16 sums, Doubled4 codes, const int8_t* p) {
+    const __m256i four = four_of(p);
+    return {dot4_half(sums.lo, codes.lo, four), dot4_half(sums.hi, codes.hi, four)};
+}
+
+template <int Distance>
+inline V16 swap_lanes(V16 a) {
+    if constexpr (Distance == 8) return {a.hi, a.lo};
+    if constexpr (Distance == 4) {
+        return {_mm256_permute2f128_ps(a.lo, a.lo, 1), _mm256_permute2f128_ps(a.hi, a.hi, 1)};
+    }
+    constexpr int kOrder = Distance == 2 ? 0x4E : 0xB1;
+    return {_mm256_permute_ps(a.lo, kOrder), _mm256_permute_ps(a.hi, kOrder)};
 }
 
 #elif defined(HEDDLE_ISA_NEON)
@@ -295,13 +340,23 @@ struct Codes4 {
 inline Codes4 load_codes4(const int8_t* p) {
     return {{vld1q_s8(p), vld1q_s8(p + 16), vld1q_s8(p + 32), vld1q_s8(p + 48)}};
 }
-inline I16 zero_sums() {
-    const int32x4_t zero = vdupq_n_s32(0);
-    return {{zero, zero, zero, zero}};
+inline I16 splat_int(int32_t x) {
+    const int32x4_t four = vdupq_n_s32(x);
+    return {{four, four, four, four}};
 }
-inline I16 first_sum(int32_t) { return zero_sums(); }
+inline I16 first_sum(int32_t) { return splat_int(0); }
 using Signed4 = Codes4;
 inline Signed4 load_signed4(const int8_t* p) { return load_codes4(p); }
+using Doubled4 = Codes4;
+inline Doubled4 load_doubled4(const uint8_t* p, bool upper) {
+    Doubled4 codes;
+    for (int i = 0; i < 4; ++i) {
+        const uint8x16_t pairs = vld1q_u8(p + i * 16);
+        const uint8x16_t shifted = upper ? vshrq_n_u8(pairs, 3) : vshlq_n_u8(pairs, 1);
+        codes.r[i] = vreinterpretq_s8_u8(vandq_u8(shifted, vdupq_n_u8(30)));
+    }
+    return codes;
+}
 inline I16 add_dot4(I16 sums, Codes4 codes, const int8_t* p) {
     int32_t four;
     std::memcpy(&four, p, 4);
@@ -310,6 +365,13 @@ inline I16 add_dot4(I16 sums, Codes4 codes, const int8_t* p) {
     return sums;
 }
 inline V16 to_floats(I16 a) { HEDDLE_QUARTERS(vcvtq_f32_s32(a.r[i])); }
+
+template <int Distance>
+inline V16 swap_lanes(V16 a) {
+    if constexpr (Distance >= 4) HEDDLE_QUARTERS(a.r[i ^ (Distance / 4)]);
+    if constexpr (Distance == 2) HEDDLE_QUARTERS(vextq_f32(a.r[i], a.r[i], 2));
+    HEDDLE_QUARTERS(vrev64q_f32(a.r[i]));
+}
 
 #else  // portable
 
@@ -411,15 +473,31 @@ inline Codes4 load_codes4(const int8_t* p) {
     std::memcpy(codes.v, p, sizeof codes.v);
     return codes;
 }
-inline I16 zero_sums() { return {}; }
-inline I16 first_sum(int32_t) { return zero_sums(); }
+inline I16 splat_int(int32_t x) {
+    I16 r;
+    for (int i = 0; i < 16; ++i) r.v[i] = x;
+    return r;
+}
+inline I16 first_sum(int32_t) { return splat_int(0); }
 using Signed4 = Codes4;
 inline Signed4 load_signed4(const int8_t* p) { return load_codes4(p); }
+using Doubled4 = Codes4;
+inline Doubled4 load_doubled4(const uint8_t* p, bool upper) {
+    Doubled4 codes;
+    for (int i = 0; i < 64; ++i) {
+        codes.v[i] = static_cast<int8_t>(2 * (upper ? p[i] >> 4 : p[i] & 15));
+    }
+    return codes;
+}
 inline I16 add_dot4(I16 sums, Codes4 codes, const int8_t* p) {
     for (int i = 0; i < 64; ++i) sums.v[i / 4] += codes.v[i] * p[i % 4];
     return sums;
 }
 inline V16 to_floats(I16 a) { HEDDLE_LANES(static_cast<float>(a.v[i])); }
+template <int Distance>
+inline V16 swap_lanes(V16 a) {
+    HEDDLE_LANES(a.v[i ^ Distance]);
+}
 
 #endif
 

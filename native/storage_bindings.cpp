@@ -20,6 +20,7 @@ using MutableBytes = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device:
 KvType kv_type(const std::string& name) {
     if (name == "f16") return KvType::kF16;
     if (name == "q8_0") return KvType::kQ8_0;
+    if (name == "q4") return KvType::kQ4;
     throw std::invalid_argument("no KV cache is of type " + name);
 }
 
@@ -114,7 +115,7 @@ void bind_storage(nb::module_& m) {
         .def_prop_ro("non_finite_row", &Matrix::non_finite_row)
         .def_prop_ro("quantised",
                      [](const Matrix& matrix) { return is_quantised(matrix.packed().format); });
-    nb::class_<KvCache>(m, "KvCache", "Pages of keys and values of one type, f16 or q8_0.")
+    nb::class_<KvCache>(m, "KvCache", "Pages of keys and values of one type: f16, q8_0 or q4.")
         .def(
             "__init__",
             [](KvCache* self, const std::string& type, int layers, int kv_heads, int head_dim,

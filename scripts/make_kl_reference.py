@@ -5,6 +5,8 @@ this file:
 
     pip install '.[bench]' && python scripts/make_kl_reference.py MODEL [--positions N]
 
+With `--kv-type`, llama.cpp keeps keys and values in another type, and the figures are only printed.
+
 MODEL is an alias, such as smollm2-135m. The reference needs four bytes for each weight.
 
 llama.cpp runs as its HTTP server, from the xllamacpp wheel, with its defaults: KV cache in f16, and
@@ -95,11 +97,14 @@ def summary(reference: np.ndarray, logprobs: np.ndarray) -> dict[str, Any]:
     }
 
 
-def measure(path: Path, text: str, positions: int) -> tuple[list[int], np.ndarray, np.ndarray]:
+def measure(
+    path: Path, text: str, positions: int, kv_type: str
+) -> tuple[list[int], np.ndarray, np.ndarray]:
     """The text's tokens, and logprobs after each prefix, in both ways (see the module
     docstring)."""
     vocabulary = build(GGUFCheckpoint.open(path)).shape.vocabulary
-    with llamacpp(path, threads=2, slots=1, options=["--whole-context"]) as server:
+    options = ["--whole-context", "--kv-type", kv_type]
+    with llamacpp(path, threads=2, slots=1, options=options) as server:
         peer = Peer(server.url, vocabulary)
         tokens = peer.tokenize(text)[:positions]
         if len(tokens) < positions:
@@ -114,11 +119,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("model", help="an alias")
     parser.add_argument("--positions", type=int, default=512)
+    parser.add_argument("--kv-type", default="f16", help="ggml's name of the type")
     arguments = parser.parse_args()
 
     path = find(arguments.model, cache_home()).path
     text = (DATA / "text.txt").read_bytes()
-    tokens, grown, anew = measure(path, text.decode(), arguments.positions)
+    tokens, grown, anew = measure(path, text.decode(), arguments.positions, arguments.kv_type)
     reference = ReferenceModel(GGUFCheckpoint.open(path)).logits(tokens)
     result = {
         "command": f"python scripts/make_kl_reference.py {' '.join(sys.argv[1:])}",
@@ -128,7 +134,7 @@ def main() -> None:
         "llama_cpp": {
             "package": f"xllamacpp {metadata.version('xllamacpp')}",
             "system": xllamacpp.get_system_info().strip(),
-            "kv": "f16",
+            "kv": arguments.kv_type,
             "flash_attention": "auto",
             "token_by_token": summary(reference, grown),
             "one_batch": summary(reference[SOME], anew),
@@ -136,7 +142,8 @@ def main() -> None:
         },
         "tokens": tokens,
     }
-    (DATA / f"kl-{arguments.model}.json").write_text(_dump(result))
+    if arguments.kv_type == "f16":
+        (DATA / f"kl-{arguments.model}.json").write_text(_dump(result))
     print(json.dumps(result["llama_cpp"], indent=2))
 
 

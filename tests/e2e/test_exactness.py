@@ -111,10 +111,11 @@ def test_at_every_instruction_level(model_path, expected, isa):
         assert result[1] == whole[1][:6]
 
 
-def test_with_keys_and_values_in_q8_0(model_path, expected):
+@pytest.mark.parametrize("kv_type", ["q8_0", "q4"])
+def test_with_keys_and_values_as_codes(model_path, expected, kv_type):
     """Other bits than f16 gives, and as exact in chunks, in company and after preemption."""
     requests = [(p, replace(params, max_tokens=60)) for p, params in REQUESTS if len(p) < 1000]
-    alone = EngineConfig(slots=1, threads=1, kv_type="q8_0", speculation="off")
+    alone = EngineConfig(slots=1, threads=1, kv_type=kv_type, speculation="off")
     with Engine.load(model_path, alone) as engine:
         results = run_alone(engine, requests)
         page_bytes = engine.model.executor.memory.page_bytes

@@ -147,7 +147,7 @@ def test_the_same_request_many_times_at_once(case: Case) -> None:
             assert {bits(output) for output in at_once(engine, [request] * 8)} == {expected}
 
 
-@pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
+@pytest.mark.parametrize("kv_type", ["f16", "q8_0", "q4"])
 def test_from_disk_after_a_restart(case: Case, tmp_path: Path, kv_type: str) -> None:
     """Whole pages come back, for all at once as for one after the other."""
     settings = {"prefix_cache_dir": str(tmp_path / "cache"), "kv_type": kv_type}

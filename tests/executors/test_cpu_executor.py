@@ -155,7 +155,7 @@ def test_the_page_format_depends_on_the_cosines_of_the_machine(tmp_path, monkeyp
 
 
 def test_the_page_format_depends_on_the_settings_that_change_pages(tmp_path):
-    changes = {}, {"kv_type": "q8_0"}, {"quantize": "q8_0"}, {"slots": 1}
+    changes = {}, {"kv_type": "q8_0"}, {"kv_type": "q4"}, {"quantize": "q8_0"}, {"slots": 1}
     file = tiny_file(tmp_path, PLAIN_WIDE.metadata(), {t.name: t for t in PLAIN_WIDE.tensors()})
     plain, *changed, other = (load(file, replace(SMALL, **more)).page_format for more in changes)
     assert len({plain, *changed}) == len(changes) - 1

@@ -366,7 +366,7 @@ def test_forbidden_tokens_are_not_sampled(executor):
 # --- agreement ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
+@pytest.mark.parametrize("kv_type", ["f16", "q8_0", "q4"])
 def test_devices_agree_on_tokens_and_log_probabilities(tmp_path, kv_type):
     """The CPU quantises activations to 8 bits only for quantised weights; here none are."""
     file = GGUFCheckpoint.open(replace(PLAIN, head_dim=32).write(tmp_path / "tiny.gguf"))

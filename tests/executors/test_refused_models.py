@@ -58,9 +58,12 @@ def test_settings_that_do_not_fit_are_named(device, tmp_path):
         load_on(device, file, replace(SMALL, context=too_long))
 
 
-def test_q8_0_needs_whole_blocks_of_a_head(device, tmp_path):
-    with pytest.raises(ConfigError, match=r"kv_type q8_0 needs heads with a multiple of 32 .* 16"):
-        load_on(device, tiny_file(tmp_path), replace(SMALL, kv_type="q8_0"))
+@pytest.mark.parametrize("kv_type", ["q8_0", "q4"])
+def test_codes_need_whole_blocks_of_a_head(device, tmp_path, kv_type):
+    with pytest.raises(
+        ConfigError, match=rf"kv_type {kv_type} needs heads with a multiple of 32 .* 16"
+    ):
+        load_on(device, tiny_file(tmp_path), replace(SMALL, kv_type=kv_type))
 
 
 def test_missing_and_misshapen_tensors_are_named(device, tmp_path):

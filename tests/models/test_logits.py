@@ -14,6 +14,7 @@ from window_pages import windows_of
 
 from heddle.config import EngineConfig
 from heddle.embedding import EmbeddingParams, Pooling
+from heddle.errors import ConfigError
 from heddle.executors.cpu.load import load
 from heddle.extensions.reference.model import ReferenceModel
 from heddle.extensions.reference.ops import SequenceCache, SequenceChunk
@@ -21,6 +22,7 @@ from heddle.scheduler.sequence import Sequence
 from heddle.state import PAGE_TOKENS
 from heddle.step import Binding, Chunk, Pool, Pooled, StepPlan
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
+from heddle.weights.state_sizes import known_count
 from models.tiny import FAMILIES, MODELS, gemma3, gemma4, llama
 from models.tiny.base import TOKENS, TinyModel
 from models.tiny.base_scan import TinyScanAlone
@@ -117,18 +119,23 @@ def test_positions_past_a_thousand_agree_with_the_reference(
     ],
     ids=str,
 )
-def test_q8_0_keys_and_values_agree_with_the_reference(
-    checkpoint: GGUFCheckpoint,
+@pytest.mark.parametrize("kv_type", ["q8_0", "q4"])
+def test_coded_keys_and_values_agree_with_the_reference(
+    checkpoint: GGUFCheckpoint, kv_type: str
 ) -> None:
     """Both multiply codes. Some values round to the next code: 1/127 of the largest value in their
     block. Which ones depends on the processor, which chooses the reference's BLAS. With four of its
     kernels, and with 200 random roundings of matmuls, the largest distance was 0.14 of the error
     that codes make; for most models it is below 0.01."""
     tokens = TOKENS * 4
-    config = EngineConfig(slots=1, threads=2, context=len(tokens), kv_type="q8_0")
+    config = EngineConfig(slots=1, threads=2, context=len(tokens), kv_type=kv_type)
+    if kv_type == "q4" and known_count(checkpoint.hyperparameters, "latent_rank"):
+        with pytest.raises(ConfigError, match="kv_type q4 cannot hold the latents"):
+            load(checkpoint, config)
+        return
     executor, reference = load(checkpoint, config), ReferenceModel(checkpoint)
     one_by_one = last_logits(executor, tokens, range(1, len(tokens) + 1))
-    exact, expected = (reference.logits(tokens, kv_type) for kv_type in ("f32", "q8_0"))
+    exact, expected = (reference.logits(tokens, each) for each in ("f32", kv_type))
     distance = np.sqrt(np.mean((one_by_one - expected) ** 2))
     assert distance < 0.25 * np.sqrt(np.mean((exact - expected) ** 2))
     ends = [5, 6, 35, 36, len(tokens)]

@@ -412,6 +412,11 @@ constexpr AttendCase kAttendCases[] = {
     {1, 700, 3, 32, 300, Variant::kAligned},
 };
 
+const char* name_of(KvType type) {
+    constexpr const char* kNames[] = {"f16", "q8_0", "q4"};
+    return kNames[static_cast<int>(type)];
+}
+
 // A sequence's pages of one key/value head, out of order and with foreign ones between. What no
 // token was stored in is finite, as in a cache.
 struct Pages {
@@ -490,10 +495,10 @@ Floats attend(const Kernels& kernels, const AttendCase& c, const Pages& pages, c
 }
 
 void check_attend(KvType type) {
-    Check check(type == KvType::kF16 ? "attend f16" : "attend q8_0");
+    Check check(std::string("attend ") + name_of(type));
     Random random(5);
     for (const AttendCase& c : kAttendCases) {
-        if (type == KvType::kQ8_0 && c.head_dim % kBlock != 0) continue;
+        if (type != KvType::kF16 && c.head_dim % kBlock != 0) continue;
         const Pages pages = random_pages(random, type, c.first_position + c.tokens, c.head_dim);
         const Floats q = random.normals(int64_t{c.tokens} * (c.group * c.head_dim + 16), 2.0f);
         const std::string what = text("tokens", c.tokens) + text("from", c.first_position) +
@@ -579,7 +584,7 @@ Pages latent_pages(const Kernels& kernels, const LatentCase& c, KvType type, con
 }
 
 void check_latents(KvType type) {
-    Check check(type == KvType::kF16 ? "latents f16" : "latents q8_0");
+    Check check(std::string("latents ") + name_of(type));
     Random random(9);
     for (const LatentCase& c : kLatentCases) {
         if (type == KvType::kQ8_0 && (c.rank + c.rest) % kBlock != 0) continue;
@@ -623,7 +628,7 @@ Floats awkward_floats() {
 
 // Pages stored in two runs of tokens; keys are the values from the other end.
 void check_store_kv(KvType type) {
-    Check check(type == KvType::kF16 ? "store f16" : "store q8_0");
+    Check check(std::string("store ") + name_of(type));
     Random random(7);
     constexpr int kHeadDim = 64, kFirst = 11;
     Floats values = awkward_floats();
@@ -683,10 +688,10 @@ int main(int argc, char** argv) {
     check_quantise();
     check_rows();
     check_exp();
-    for (KvType type : {KvType::kF16, KvType::kQ8_0}) {
+    for (KvType type : {KvType::kF16, KvType::kQ8_0, KvType::kQ4}) {
         check_store_kv(type);
         check_attend(type);
-        check_latents(type);
+        if (type != KvType::kQ4) check_latents(type);
     }
     return Check::failed ? 1 : 0;
 }

@@ -102,12 +102,14 @@ def test_kv_memory_follows_the_hyperparameters(tmp_path: Path) -> None:
     assert kv_per_token(tmp_path, block_count="three") is None
 
 
-def test_kv_memory_lists_q8_0_only_for_suitable_heads(tmp_path: Path) -> None:
+def test_kv_memory_lists_codes_only_for_suitable_heads(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "wide.gguf", METADATA | {"llama.embedding_length": 64 * 8})
     memory = describe(path).memory
-    assert memory.kv_per_token == {"f16": 3 * 2 * 64 * 2 * 2, "q8_0": 3 * 2 * 64 * 2 * 34 // 32}
-    assert memory.kv_context == {"f16": 100 * 1536, "q8_0": 100 * 816}
-    assert "1.5 kB in f16, 816 bytes in q8_0" in rendered(describe(path))
+    elements = 3 * 2 * 64 * 2
+    sizes = {"f16": elements * 2, "q8_0": elements * 34 // 32, "q4": elements * 18 // 32}
+    assert memory.kv_per_token == sizes
+    assert memory.kv_context == {"f16": 100 * 1536, "q8_0": 100 * 816, "q4": 100 * 432}
+    assert "1.5 kB in f16, 816 bytes in q8_0, 432 bytes in q4" in rendered(describe(path))
 
 
 def test_latents_take_one_vector_in_each_layer(tmp_path: Path) -> None:

@@ -56,12 +56,17 @@ def kept_kinds(model: Decoder, config: EngineConfig) -> list[tuple[StateKind, ..
     """
     kinds = [model.state(layer) for layer in range(model.shape.layers)]
     flat = [kind for of_layer in kinds for kind in of_layer]
-    dims = {kind.shape.dim for kind in flat if isinstance(kind, Pages | Window)}
-    odd = next((dim for dim in sorted(dims) if dim % 32), None)
-    if config.kv_type == "q8_0" and odd is not None:
+    shapes = [kind.shape for kind in flat if isinstance(kind, Pages | Window)]
+    odd = next((dim for dim in sorted(shape.dim for shape in shapes) if dim % 32), None)
+    if config.kv_type == "q4" and not all(shape.has_values for shape in shapes):
         raise ConfigError(
-            f"kv_type q8_0 needs heads with a multiple of 32 elements; this model's heads have"
-            f" {odd}. Set kv_type to f16",
+            "kv_type q4 cannot hold the latents of this model. Set kv_type to q8_0 or f16",
+            param="kv_type",
+        )
+    if config.kv_type in ("q8_0", "q4") and odd is not None:
+        raise ConfigError(
+            f"kv_type {config.kv_type} needs heads with a multiple of 32 elements; this model's"
+            f" heads have {odd}. Set kv_type to f16",
             param="kv_type",
         )
     return kinds

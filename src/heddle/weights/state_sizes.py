@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from heddle.weights.tensor_types import TensorType
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from heddle.weights.hyperparameters import Hyperparameters
 
-_KV_TYPES = (TensorType.F16, TensorType.Q8_0)
-"""KV types. A key or a value takes as many bytes as in the tensor type of the same name."""
+_KV_BLOCKS = {"f16": (1, 2), "q8_0": (32, 34), "q4": (32, 18)}
+"""Elements that are stored together, and their bytes, by KV type. Latents have no q4."""
 
 
 def known_count(hyperparameters: Hyperparameters, name: str) -> int | None:
@@ -27,7 +25,8 @@ def kv_bytes_per_token(hyperparameters: Hyperparameters) -> Mapping[str, int] | 
     turned = known_count(hyperparameters, "rope.dim")
     if rank is not None:
         layers = known_count(hyperparameters, "layers")
-        return _bytes_of_vectors([(1, rank + turned)] * layers if turned and layers else [])
+        latents = _bytes_of_vectors([(1, rank + turned)] * layers if turned and layers else [])
+        return latents and {kind: size for kind, size in latents.items() if kind != "q4"}
     heads, width = known_count(hyperparameters, "heads"), known_count(hyperparameters, "width")
     head_dim = width // heads if width and heads else None
     kv_heads = _by_layer(hyperparameters, "kv_heads", heads)
@@ -37,7 +36,7 @@ def kv_bytes_per_token(hyperparameters: Hyperparameters) -> Mapping[str, int] | 
     kept = list(zip(kv_heads, keys, values, strict=False))[: max(len(kv_heads) - shared, 0)]
     with_keys, recurrent = _layers(hyperparameters)
     if recurrent and not with_keys:
-        return {kind.name.lower(): 0 for kind in _KV_TYPES}
+        return dict.fromkeys(_KV_BLOCKS, 0)
     kept = [one for layer, one in enumerate(kept) if layer in with_keys]
     return _bytes_of_vectors([(count, size) for count, *sizes in kept for size in sizes])
 
@@ -48,9 +47,9 @@ def _bytes_of_vectors(vectors: list[tuple[int, int]]) -> Mapping[str, int] | Non
         return None
     elements = sum(count * size for count, size in vectors)
     return {
-        kind.name.lower(): elements // kind.block_elements * kind.block_bytes
-        for kind in _KV_TYPES
-        if not any(size % kind.block_elements for _, size in vectors)
+        kind: elements // block * nbytes
+        for kind, (block, nbytes) in _KV_BLOCKS.items()
+        if not any(size % block for _, size in vectors)
     }
 
 

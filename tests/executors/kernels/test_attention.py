@@ -9,16 +9,23 @@ from hypothesis import strategies as st
 from programs import ISA_LEVELS, Bench, attention
 
 from heddle import _native
-from heddle.extensions.reference.kv_types import as_codes, as_kept, sums_of_codes
+from heddle.extensions.reference.kv_types import (
+    LARGEST_CODE,
+    as_codes,
+    as_kept,
+    rotated,
+    sums_of_codes,
+)
 from heddle.models.ops import Slopes
 from heddle.state import PAGE_TOKENS
 
-every_type = pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
+every_type = pytest.mark.parametrize("kv_type", ["f16", "q8_0", "q4"])
 
 
 def assert_close(result, expected, kv_type):
-    """Equal but for rounding. With q8_0, a weight near the middle between two codes may get the
-    other in float64, which changes 32 elements by at most a 127th of a value."""
+    """Equal but for rounding. With codes, a weight near the middle between two codes may get the
+    other in float64, which changes 32 elements by at most a 127th of a value. (All of a head, if
+    it is rotated.)"""
     wrong = np.abs(result - expected) > 1e-5 + 1e-4 * np.abs(expected)
     assert wrong.mean() <= (0 if kv_type == "f16" else 0.02)
     np.testing.assert_allclose(result, expected, rtol=1e-4, atol=0.03)
@@ -41,8 +48,10 @@ def expected_attention(
 ):
     """Attention in float64 over keys and values as the cache keeps them."""
     tokens, group = len(q), q.shape[1] // head_dim // kv_heads
+    if kv_type == "q4":
+        q, k, v = (rotated(x, head_dim) for x in (q, k, v))
     queries = (
-        (as_codes(q) if kv_type == "q8_0" else q)
+        (as_codes(q) if kv_type in LARGEST_CODE else q)
         .reshape(tokens, kv_heads, group, head_dim)
         .astype(np.float64)
     )
@@ -64,13 +73,14 @@ def expected_attention(
     peak = np.maximum(scores.max(axis=-1, keepdims=True), sink)
     weights = np.exp(scores - peak)
     weights /= weights.sum(axis=-1, keepdims=True) + np.exp(sink - peak)
-    if kv_type == "q8_0":
+    if kv_type in LARGEST_CODE:
         before = (first % PAGE_TOKENS, 0)  # positions of the first page that nobody sees
         padded = np.pad(weights, (*[(0, 0)] * 3, before))
         values = np.pad(values, (before, (0, 0), (0, 0)))
         heads = [(head, i) for head in range(kv_heads) for i in range(group)]
-        sums = [sums_of_codes(padded[head, i], values[:, head]) for head, i in heads]
-        return np.concatenate(sums, axis=-1)
+        sums = [sums_of_codes(padded[head, i], values[:, head], kv_type) for head, i in heads]
+        found = np.concatenate(sums, axis=-1)
+        return rotated(found, head_dim) if kv_type == "q4" else found
     return np.einsum("hgqk,khd->qhgd", weights, values).reshape(tokens, -1)
 
 
@@ -82,8 +92,9 @@ def random_inputs(rng, tokens, kv_heads, group, head_dim):
 
 
 F16_SHAPES = [(3, 3, 64), (1, 1, 16), (2, 9, 80), (1, 6, 128)]
-Q8_0_SHAPES = [(3, 3, 64), (1, 1, 32), (2, 9, 96), (1, 6, 128)]
-SHAPES = [("f16", *shape) for shape in F16_SHAPES] + [("q8_0", *shape) for shape in Q8_0_SHAPES]
+CODED_SHAPES = [(3, 3, 64), (1, 1, 32), (2, 9, 96), (1, 6, 128)]
+SHAPES = [("f16", *shape) for shape in F16_SHAPES]
+SHAPES += [(kv_type, *shape) for kv_type in LARGEST_CODE for shape in CODED_SHAPES]
 
 
 @pytest.mark.parametrize("isa", ISA_LEVELS)
@@ -192,24 +203,43 @@ def test_attention_to_both_sides(window, tokens, kv_type):
 @every_type
 @pytest.mark.parametrize("exponent", [-40, -30, -9, -4, 0, 4])
 def test_the_first_token_gets_its_value_as_it_is_kept(kv_type, exponent):
-    """To the bit, with f16: the native cache keeps what the definition says. With q8_0, the only
-    weight is a code of 127 times a 127th."""
+    """To the bit, with f16: the native cache keeps what the definition says. With codes, the only
+    weight is a code of 127 times a 127th. With q4, the rotation back rounds sums."""
     q, k, v = random_inputs(np.random.default_rng(1), 1, 2, 1, 64)
     v *= np.float32(10.0**exponent)
     v[0, 32:64] = 0
     sizes = {"kv_heads": 2, "head_dim": 64, "scale": 0.1}
     for isa in ISA_LEVELS:
         result = attention(isa, q, k, v, kv_type, **sizes)
+        if kv_type == "q4":
+            kept = rotated(as_kept(rotated(v, 64), kv_type), 64)
+            np.testing.assert_allclose(result, kept, rtol=0, atol=1e-6 * np.abs(kept).max())
+            continue
         rounding = 0 if kv_type == "f16" else 2e-7
         np.testing.assert_allclose(result, as_kept(v, kv_type), rtol=rounding)
 
 
-def test_q8_0_is_close_to_f16():
+@pytest.mark.parametrize(("kv_type", "least", "most"), [("q8_0", 0.001, 0.02), ("q4", 0.1, 0.25)])
+def test_codes_are_close_to_f16(kv_type, least, most):
     q, k, v = random_inputs(np.random.default_rng(5), 300, 2, 3, 64)
     sizes = {"kv_heads": 2, "head_dim": 64, "scale": 0.125}
-    half, eighth = (attention("auto", q, k, v, kv_type, **sizes) for kv_type in ("f16", "q8_0"))
-    error = np.sqrt(np.mean((eighth - half) ** 2) / np.mean(half**2))
-    assert 0.001 < error < 0.02
+    half, coded = (attention("auto", q, k, v, each, **sizes) for each in ("f16", kv_type))
+    error = np.sqrt(np.mean((coded - half) ** 2) / np.mean(half**2))
+    assert least < error < most
+
+
+def test_a_rotation_spreads_large_elements_of_q4():
+    """A few elements of keys and values are much larger than the others, as in real models."""
+    q, k, v = random_inputs(np.random.default_rng(5), 300, 1, 2, 64)
+    k[:, 5] *= 20
+    v[:, 60] *= 20
+    sizes = {"kv_heads": 1, "head_dim": 64}
+    half, coded = (attention("auto", q, k, v, each, **sizes, scale=0.02) for each in ("f16", "q4"))
+    plain = [as_kept(x, "q4") for x in (k, v)]
+    unrotated = attention("auto", q, *plain, "f16", **sizes, scale=0.02)
+    small = np.arange(128) % 64 != 60
+    error, without = (np.mean((x - half)[:, small] ** 2) for x in (coded, unrotated))
+    assert error < 0.7 * without
 
 
 @every_type
@@ -227,17 +257,20 @@ def test_what_is_not_a_number_is_not_hidden(kv_type, where):
 
 
 def test_heads_that_a_cache_cannot_hold():
-    for kv_type, head_dim in [("f16", 8), ("q8_0", 48), ("f16", 1040), ("q8_0", 1056)]:
+    for kv_type, head_dim in [("f16", 8), ("q8_0", 48), ("q4", 48), ("f16", 1040), ("q4", 1056)]:
         with pytest.raises(ValueError, match=f"head_dim must be a multiple of .*, not {head_dim}"):
             _native.KvCache(kv_type, 1, 1, head_dim, 1)
     with pytest.raises(ValueError, match="no KV cache is of type q4_0"):
         _native.KvCache("q4_0", 1, 1, 32, 1)
+    with pytest.raises(ValueError, match="latents are not stored in q4"):
+        _native.KvCache("q4", 1, 1, 32, 1, has_values=False)
 
 
-def test_pages_of_q8_0_take_34_64ths():
-    half, eighth = (_native.KvCache(kv_type, 3, 2, 64, 1) for kv_type in ("f16", "q8_0"))
+def test_pages_take_a_scale_for_32_codes():
+    half, eight, four = (_native.KvCache(each, 3, 2, 64, 1) for each in ("f16", "q8_0", "q4"))
     assert half.page_bytes == 3 * 2 * 64 * 2 * 2 * PAGE_TOKENS
-    assert eighth.page_bytes * 64 == half.page_bytes * 34
+    assert eight.page_bytes * 64 == half.page_bytes * 34
+    assert four.page_bytes * 64 == half.page_bytes * 18
 
 
 def test_huge_scores_stay_finite():

@@ -35,7 +35,7 @@ def measure() -> None:
     assert resident() - before < 0.5 * AHEAD
 
 
-@pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
+@pytest.mark.parametrize("kv_type", ["f16", "q8_0", "q4"])
 def test_a_page_is_copied_read_and_written_to_its_last_byte(kv_type: str) -> None:
     cache = _native.KvCache(kv_type, 2, 3, 32, 4)
     rng = np.random.default_rng(1)

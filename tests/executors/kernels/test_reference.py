@@ -13,7 +13,13 @@ from hypothesis import strategies as st
 
 from gguf_writer import Tensor, write_gguf
 from heddle.errors import ModelFileError
-from heddle.extensions.reference.kv_types import as_codes, as_kept, codes_of, sums_of_codes
+from heddle.extensions.reference.kv_types import (
+    as_codes,
+    as_kept,
+    codes_of,
+    rotated,
+    sums_of_codes,
+)
 from heddle.extensions.reference.ops import (
     ReferenceLoader,
     ReferenceOps,
@@ -214,6 +220,34 @@ def test_q8_0_keeps_whole_numbers_of_127ths() -> None:
     assert np.abs(codes).max() == 127
 
 
+def test_q4_keeps_the_nearest_of_sixteen_levels() -> None:
+    """To half the distance of two levels. The largest element of a block is an end."""
+    x = floats(3, 4 * 32) * np.float32(1000)
+    x[0, :32], x[1, 32:64] = 0, 1e-42
+    blocks, kept = x.reshape(-1, 32), as_kept(x, "q4").reshape(-1, 32)
+    half_step = np.abs(blocks).max(axis=1, keepdims=True) / 16
+    assert (np.abs(kept - blocks) <= half_step * (1 + 16 * 2.0**-11) + 1e-6).all()
+    assert (kept[0] == 0).all()
+    scales = half_step.astype(np.float16).astype(np.float32)
+    codes = kept[scales[:, 0] > 0] / scales[scales[:, 0] > 0]
+    assert set(np.unique(codes)) == set(range(-15, 16, 2))
+    largest = np.abs(blocks).argmax(axis=1)[scales[:, 0] > 0]
+    assert (np.abs(codes[np.arange(len(codes)), largest]) == 15).all()
+
+
+@pytest.mark.parametrize(("head_dim", "size"), [(32, 32), (96, 32), (128, 128), (192, 64)])
+def test_a_rotation_is_a_hadamard_matrix(head_dim: int, size: int) -> None:
+    """Symmetric and orthonormal, in each block of the largest power of two."""
+    matrix = rotated(np.eye(head_dim, dtype=np.float32), head_dim)
+    signs = np.array([[(-1) ** (i & j).bit_count() for j in range(size)] for i in range(size)])
+    expected = np.kron(np.eye(head_dim // size), signs) / np.sqrt(size)
+    np.testing.assert_allclose(matrix, expected, atol=1e-6)
+    x = floats(5, 2 * head_dim)
+    np.testing.assert_allclose(rotated(rotated(x, head_dim), head_dim), x, atol=1e-5)
+    joined = rotated(x, head_dim)[:, head_dim:]
+    assert np.array_equal(joined, rotated(x[:, head_dim:], head_dim))
+
+
 def test_q8_0_is_what_a_file_of_that_type_means() -> None:
     """Ties go to even; the codes and scales of a GGUF block give the same values back."""
     x = np.zeros((1, 32), np.float32)
@@ -259,18 +293,23 @@ def test_weights_become_codes_page_by_page() -> None:
     np.testing.assert_allclose(found, np.full(32, expected), rtol=1e-6)
 
 
-def test_queries_and_weights_become_codes_where_a_cache_multiplies_codes() -> None:
+@pytest.mark.parametrize("kv_type", ["q8_0", "q4"])
+def test_queries_and_weights_become_codes_where_a_cache_multiplies_codes(kv_type: str) -> None:
     spec = replace(SPEC, head_dim=32)
     q, k, v = floats(40, 4 * 32), floats(40, 2 * 32, seed=1), floats(40, 2 * 32, seed=2)
-    ops = ReferenceOps([SequenceChunk(SequenceCache("q8_0"), 0, range(40))])
-    found = ops.attend(q, k, v, 0, spec).reshape(40, 4, 32)
+    ops = ReferenceOps([SequenceChunk(SequenceCache(kv_type), 0, range(40))])
+    found = ops.attend(q, k, v, 0, spec)
+    if kv_type == "q4":
+        q, k, v, found = (rotated(x, 32) for x in (q, k, v, found))
+    found = found.reshape(40, 4, 32)
     queries = as_codes(q).reshape(40, 4, 32)
-    keys, values = (as_kept(x, "q8_0").reshape(40, 2, 32) for x in (k, v))
+    keys, values = (as_kept(x, kv_type).reshape(40, 2, 32) for x in (k, v))
     for token in (0, 31, 39):
         for head in range(4):
             scores = keys[: token + 1, head // 2] @ queries[token, head] * 0.3
             weights = np.exp(scores - scores.max())[None]
-            (expected,) = sums_of_codes(weights / weights.sum(), values[: token + 1, head // 2])
+            weights, seen = weights / weights.sum(), values[: token + 1, head // 2]
+            (expected,) = sums_of_codes(weights, seen, kv_type)
             np.testing.assert_allclose(found[token, head], expected, rtol=1e-4, atol=1e-5)
 
 

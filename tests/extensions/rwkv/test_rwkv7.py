@@ -121,4 +121,4 @@ def test_inspect_knows_the_size_of_the_state(tmp_path: Path) -> None:
     for path in (MODEL.write(tmp_path / "goose.gguf"), MODEL.write_folder(tmp_path / "goose")):
         memory = describe(path).memory
         assert memory.state == size
-        assert memory.kv_per_token == {"f16": 0, "q8_0": 0}
+        assert memory.kv_per_token == {"f16": 0, "q8_0": 0, "q4": 0}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 from heddle import _native
+from heddle.config import EngineConfig
+from heddle.errors import ConfigError
 from heddle.extensions.reference.kv_types import as_kept
 from heddle.extensions.reference.model import ReferenceModel
 from heddle.state import KvShape
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 torch = pytest.importorskip("torch")
 from heddle.extensions.torch.cache import bytes_of_page  # noqa: E402
 from heddle.extensions.torch.kv_formats import KV_FORMATS  # noqa: E402
+from heddle.extensions.torch.load import load  # noqa: E402
 
 every_type = pytest.mark.parametrize("kv_type", KV_FORMATS)
 
@@ -60,6 +63,12 @@ def test_a_type_gives_its_own_values_back(kv_type: str) -> None:
     kept = form.decode(*form.encode(x))
     assert torch.equal(form.decode(*form.encode(kept)), kept)
     assert 0 < (kept - x).abs().max() < 0.1 * x.abs().max()
+
+
+def test_a_type_of_the_cpu_alone_is_refused_with_those_that_may_be_used() -> None:
+    checkpoint: Any = None  # is not looked at before
+    with pytest.raises(ConfigError, match=r"q4 is not supported on device torch; .* q8_0, fp8"):
+        load(checkpoint, EngineConfig(device="torch", kv_type="q4"))
 
 
 @pytest.mark.parametrize("kv_type", ["f16", "q8_0"])

@@ -102,7 +102,7 @@ def load(
 def _check_supported(config: EngineConfig) -> None:
     if config.kv_type == "fp8":
         raise ConfigError(
-            "kv_type fp8 is not supported on device cpu; set kv_type to q8_0 or f16, or use"
+            "kv_type fp8 is not supported on device cpu; set kv_type to q8_0, q4 or f16, or use"
             " --device torch or cuda",
             param="kv_type",
         )

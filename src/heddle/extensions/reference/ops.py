@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from heddle.extensions.reference.kv_types import as_codes, as_kept, sums_of_codes
+from heddle.extensions.reference.kv_types import (
+    LARGEST_CODE,
+    as_codes,
+    as_kept,
+    rotated,
+    sums_of_codes,
+)
 from heddle.models.ops import AttentionSpec, Batch
 from heddle.weights.checkpoint import claim, non_finite_weights
 from heddle.weights.tensor_types import dequantize
@@ -99,8 +105,8 @@ class SequenceState(Protocol):
     """
 
     @property
-    def multiplies_codes(self) -> bool:
-        """Whether attention multiplies the codes of keys and values with int8 codes.
+    def coded(self) -> str:
+        """The KV type whose codes attention multiplies with int8 codes; "" if it multiplies floats.
 
         Queries and the weights of positions become these codes. Attention over latents multiplies
         floats in any case.
@@ -138,9 +144,9 @@ class SequenceCache:
     states: dict[StatePlace, Float32] = field(default_factory=dict)
 
     @property
-    def multiplies_codes(self) -> bool:
+    def coded(self) -> str:
         """See :class:`SequenceState`."""
-        return self.kv_type == "q8_0" and not self.decodes
+        return self.kv_type if self.kv_type in LARGEST_CODE and not self.decodes else ""
 
     def fixed(self, place: StatePlace) -> Float32:
         """See :class:`SequenceState`. Each part is an array of its own."""
@@ -261,10 +267,12 @@ class ReferenceOps:
         mixed, row = np.empty_like(q), 0
         for run in self._runs:
             rows = slice(row, row + len(run.tokens))
-            keys, values = run.cache.store(layer, run.start, k[rows], v[rows])
+            coded, kept = run.cache.coded, (k[rows], v[rows])
+            if coded == "q4":
+                kept = rotated(k[rows], spec.head_dim), rotated(v[rows], spec.head_dim)
+            keys, values = run.cache.store(layer, run.start, *kept)
             assert spec.causal or run.start == 0, "one step computes the whole sequence"
-            codes = run.cache.multiplies_codes
-            mixed[rows] = _attention(q[rows], keys, values, run.start, spec, sinks, codes=codes)
+            mixed[rows] = _attention(q[rows], keys, values, run.start, spec, sinks, coded=coded)
             row = rows.stop
         return mixed
 
@@ -273,8 +281,8 @@ class ReferenceOps:
         for run in self._runs:
             rows = slice(row, row + len(run.tokens))
             keys, values = run.cache.stored(layer, run.start + len(run.tokens))
-            codes = run.cache.multiplies_codes
-            mixed[rows] = _attention(q[rows], keys, values, run.start, spec, codes=codes)
+            coded = run.cache.coded
+            mixed[rows] = _attention(q[rows], keys, values, run.start, spec, coded=coded)
             row = rows.stop
         return mixed
 
@@ -489,11 +497,11 @@ def _attention(
     spec: AttentionSpec,
     sinks: Weight | None = None,
     *,
-    codes: bool = False,
+    coded: str = "",
 ) -> Array:
     """Attention of queries from position `start` on, over all positions up to the last query.
 
-    With `codes`, the products with keys and values are those of int8 codes.
+    :attr:`SequenceState.coded` describes `coded`. Keys and values of q4 are rotated.
     """
     queries, positions = len(q), len(keys)
     group = spec.heads // spec.kv_heads
@@ -505,8 +513,9 @@ def _attention(
     if spec.aligned:
         runs = np.arange(positions) // spec.window
         hidden |= runs[start : start + queries, None] != runs
-    q = (as_codes(q) if codes else q).reshape(queries, spec.heads, spec.head_dim)
-    multiply = sums_of_codes if codes else np.matmul
+    q = rotated(q, spec.head_dim) if coded == "q4" else q
+    q = (as_codes(q) if coded else q).reshape(queries, spec.heads, spec.head_dim)
+    multiply = partial(sums_of_codes, kv_type=coded) if coded else np.matmul
     keys = keys.reshape(positions, spec.kv_heads, spec.head_dim)
     values = values.reshape(positions, spec.kv_heads, spec.head_dim)
     mixed = np.empty_like(q)
@@ -523,7 +532,8 @@ def _attention(
         weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
         weights /= weights.sum(axis=-1, keepdims=True)
         mixed[:, head] = multiply(weights[:, :positions], values[:, head // group])
-    return mixed.reshape(queries, -1)
+    found = mixed.reshape(queries, -1)
+    return rotated(found, spec.head_dim) if coded == "q4" else found
 
 
 def route(logits: Array, spec: ExpertSpec) -> tuple[Array, Array]:

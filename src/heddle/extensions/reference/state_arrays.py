@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from heddle.executors.serving import fixed_places, layer_places, page_groups, page_tables
-from heddle.extensions.reference.kv_types import as_kept
+from heddle.extensions.reference.kv_types import LARGEST_CODE, as_kept
 from heddle.state import PAGE_TOKENS, pages_for
 
 if TYPE_CHECKING:
@@ -151,9 +151,9 @@ class PagedCache:
     chunk: Chunk
 
     @property
-    def multiplies_codes(self) -> bool:
+    def coded(self) -> str:
         """See `heddle.extensions.reference.ops.SequenceState`."""
-        return self.memory.kv_type == "q8_0"
+        return self.memory.kv_type if self.memory.kv_type in LARGEST_CODE else ""
 
     def fixed(self, place: StatePlace) -> Float32:
         """See `heddle.extensions.reference.ops.SequenceState`."""

@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from heddle.errors import ConfigError
 from heddle.executors.graph.forward import record
 from heddle.executors.memory_plan import plan_memory
 from heddle.executors.serving import (
@@ -26,6 +27,7 @@ from heddle.extensions.torch.division.claims import Claims
 from heddle.extensions.torch.division.shares import whole
 from heddle.extensions.torch.executor import TorchExecutor, Uploaded
 from heddle.extensions.torch.graphs import capture_of
+from heddle.extensions.torch.kv_formats import KV_FORMATS
 from heddle.extensions.torch.open_blocks import kinds_with_rows
 from heddle.extensions.torch.operations import operations, served
 from heddle.extensions.torch.parallel import load_parallel, load_rank
@@ -79,6 +81,12 @@ def load(
     whether it takes a step before the result of the last, and `capture`, what records steps. By
     default a GPU does all of it.
     """
+    if config.kv_type not in KV_FORMATS:
+        raise ConfigError(
+            f"kv_type {config.kv_type} is not supported on device {config.device}; set kv_type to"
+            f" one of {', '.join(KV_FORMATS)}, or use --device cpu",
+            param="kv_type",
+        )
     device = torch_device(config.device)
     on_device = device.type != "cpu" if samples_on_device is None else samples_on_device
     ahead = on_device and (device.type != "cpu" if runs_ahead is None else runs_ahead)
