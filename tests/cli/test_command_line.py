@@ -79,6 +79,26 @@ def test_help_loads_neither_engine_nor_server() -> None:
     assert not modules & {"numpy", "fastapi", "pydantic", "httpx", "tokenizers", "heddle.engine"}
 
 
+def test_a_command_imports_no_other_command() -> None:
+    script = "import sys; from heddle.cli import run; run(['list']); print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE, check=True
+    )
+    modules = set(done.stdout.splitlines()[-1].split())
+    assert "heddle.cli.cached" in modules
+    assert not modules & {"heddle.cli.serve", "heddle.cli.chat", "heddle.extensions.bench.commands"}
+
+
+def test_a_process_may_run_one_command_after_another(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("inspect", "pull"):
+        assert run([command, "--help"]) == 0
+    assert run(["--help"]) == 0
+    commands = capsys.readouterr().out.partition("\nCommands:\n")[2]
+    assert re.findall(r"^  (\w+)", commands, re.MULTILINE)[:4] == [
+        *("serve", "chat", "pull", "inspect"),
+    ]
+
+
 def options_of(page: str, panel: str) -> set[str]:
     """The options in one panel of a help page. A switch has its name only."""
     lines = page.partition(f"\n{panel.capitalize()}:\n")[2].partition("\n\n")[0].splitlines()

@@ -9,7 +9,6 @@ import logging
 import os
 import sys
 import traceback
-from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -29,6 +28,16 @@ BROKEN_PIPE = 141
 
 USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
 """The base class of all errors in arguments. Typer does not export it."""
+
+_COMMANDS = {
+    "serve": "heddle.cli.serve:serve",
+    "chat": "heddle.cli.chat:chat",
+    "pull": "heddle.cli.pull:pull",
+    "inspect": "heddle.cli.inspect:inspect",
+    "list": "heddle.cli.cached:list_models",
+    "rm": "heddle.cli.cached:remove",
+}
+"""The function of each command that is no extension's, as `refer` reads it."""
 
 app = group(
     name="heddle",
@@ -64,29 +73,31 @@ def heddle(
     """LLM inference server. One forward pass per step computes tokens of all requests."""
 
 
-@cache
-def _add_commands() -> None:
-    """Add the commands, once. Their options are settings, also those of extensions.
+def _add_commands(arguments: Sequence[str]) -> None:
+    """Add the command that the arguments name; all commands if they name none.
+
+    Importing the others and making their options takes 40 ms of a start. Options are settings, also
+    those of extensions.
 
     Raises:
         ConfigError: an extension cannot join.
     """
-    from heddle.cli.cached import list_models, remove
-    from heddle.cli.chat import chat
-    from heddle.cli.inspect import inspect
-    from heddle.cli.pull import pull
-    from heddle.cli.serve import serve
-
-    for command in (serve, chat, pull, inspect):
-        app.command(cls=Command, epilog=VARIABLES)(command)
-    app.command("list", cls=Command, epilog=VARIABLES)(list_models)
-    app.command("rm", cls=Command, epilog=VARIABLES)(remove)
-    for extension in extensions().values():
-        for name, reference in extension.commands.items():
-            if isinstance(brought := refer(reference), typer.Typer):
-                app.add_typer(brought, name=name)
-            else:
-                app.command(name, cls=Command)(brought)
+    app.registered_commands.clear()  # of an earlier command line of this process
+    app.registered_groups.clear()
+    brought = {
+        name: reference
+        for extension in extensions().values()
+        for name, reference in extension.commands.items()
+    }
+    known = {**_COMMANDS, **brought}
+    named = next((one for one in arguments if not one.startswith("-")), "")
+    for name in [named] if named in known else known:
+        command = refer(known[name])
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=name)
+        else:
+            epilog = None if name in brought else VARIABLES
+            app.command(name, cls=Command, epilog=epilog)(command)
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -94,7 +105,7 @@ def run(arguments: Sequence[str]) -> int:
     debug = debug_wanted() or "--debug" in arguments
     logging.getLogger("heddle").setLevel(logging.DEBUG if debug else logging.NOTSET)
     try:
-        _add_commands()
+        _add_commands(arguments)
         code: int | None = app(
             list(arguments),
             prog_name="heddle",
