@@ -93,6 +93,7 @@ def _load(registry: "Registry", names: Sequence[str], config: ServerConfig) -> "
     registry.on_loaded(wait)  # a load ends only when the application can hear of it
     loads = [registry.begin_known(name) for name in names]
     try:
+        import heddle.server.http.process  # noqa: F401 - `serve` runs it when the models are loaded
         from heddle.server.app import create_app
 
         app = create_app(registry, config)
