@@ -69,22 +69,23 @@ def test_help_lists_the_commands_of_extensions() -> None:
         assert re.search(rf"\b{command}\b", page)
 
 
-def test_help_loads_neither_engine_nor_server() -> None:
-    script = "import sys; from heddle.cli import run; run(['--help']); print(*sys.modules)"
+def modules_after(command: str) -> set[str]:
+    """The modules that a process has imported when it has run the command."""
+    script = f"import sys; from heddle.cli import run; run(['{command}']); print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE, check=True
     )
-    modules = set(done.stdout.splitlines()[-1].split())
+    return set(done.stdout.splitlines()[-1].split())
+
+
+def test_help_loads_neither_engine_nor_server() -> None:
+    modules = modules_after("--help")
     assert "heddle.cli.serve" in modules
     assert not modules & {"numpy", "fastapi", "pydantic", "httpx", "tokenizers", "heddle.engine"}
 
 
 def test_a_command_imports_no_other_command() -> None:
-    script = "import sys; from heddle.cli import run; run(['list']); print(*sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE, check=True
-    )
-    modules = set(done.stdout.splitlines()[-1].split())
+    modules = modules_after("list")
     assert "heddle.cli.cached" in modules
     assert not modules & {"heddle.cli.serve", "heddle.cli.chat", "heddle.extensions.bench.commands"}
 
