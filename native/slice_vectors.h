@@ -51,7 +51,8 @@ inline void add_slice_part(const uint8_t* of_part, const uint8_t* codes, int par
 
 // Adds a slice's products with T tokens to their sums (T, kPanelRows).
 template <class S, int T>
-void add_tile(const uint8_t* slice, int blocks, const uint8_t* x, uint8_t* sums) {
+void add_tile(const uint8_t* slice, int blocks, const uint8_t* x, uint8_t* sums,
+              SlicesAhead& ahead) {
     constexpr int kSums = sums_of(T), kPart = S::kNumbers, kGroup = kGroups / S::kParts;
     SliceSums acc[kSums];
 #pragma GCC unroll 16
@@ -61,6 +62,7 @@ void add_tile(const uint8_t* slice, int blocks, const uint8_t* x, uint8_t* sums)
     for (int b = 0; b < blocks; ++b) {
         const uint8_t* codes = slice + S::kParts * kPart;
         const auto& scales = *reinterpret_cast<const PackedScales<T>*>(x + T * kBlock);
+        ahead.step();
 #pragma GCC unroll 2
         for (int part = 0; part < S::kParts; ++part) {
             add_slice_part<S>(slice + part * kPart, codes + part * kGroup * kVector, part, x,
@@ -76,20 +78,23 @@ void add_tile(const uint8_t* slice, int blocks, const uint8_t* x, uint8_t* sums)
 }
 
 template <class S, int T = kSliceTile>
-void add_tokens(const uint8_t* slice, int blocks, const Tile& tile, uint8_t* sums) {
+void add_tokens(const uint8_t* slice, int blocks, const Tile& tile, uint8_t* sums,
+                SlicesAhead& ahead) {
     if constexpr (T > 0) {
-        if (tile.tokens != T) return add_tokens<S, T - 1>(slice, blocks, tile, sums);
-        add_tile<S, T>(slice, blocks, tile.x, sums + tile.sums);
+        if (tile.tokens != T) return add_tokens<S, T - 1>(slice, blocks, tile, sums, ahead);
+        add_tile<S, T>(slice, blocks, tile.x, sums + tile.sums, ahead);
     }
 }
 
 // Adds the products of slices with a run of tiles to the run's sums.
 template <class S>
 void multiply_slices(const SliceRun& run) {
+    SlicesAhead ahead = run.ahead;
+    ahead.spread(int64_t{run.blocks} * (run.last - run.first) * run.panels);
     for (int i = run.first; i < run.last; ++i) {
         const Tile tile = run.tile(i);
         for (int panel = 0; panel < run.panels; ++panel) {
-            add_tokens<S>(run.slice(panel), run.blocks, tile, run.sums_of(panel));
+            add_tokens<S>(run.slice(panel), run.blocks, tile, run.sums_of(panel), ahead);
         }
     }
 }

@@ -120,20 +120,35 @@ void multiply_panels(const MatmulArgs& a, int first_tile, int last_tile, int fro
     uint8_t* const sums = a.scratch + kSlices * kSliceBytes;
     const int64_t panel_sums = int64_t{last - first} * kVector;
     std::memset(sums, 0, static_cast<size_t>((to - from) * panel_sums));
+    const auto bytes = [&](int columns) {  // of a panel
+        return columns / L.columns() * int64_t{L.super_block()} * kPanelRows;
+    };
+    const auto codes = [&](int panel, int column) {
+        return a.w->panels + panel * a.w->panel_bytes + bytes(column);
+    };
     for (int column = 0; column < a.w->columns; column += kSliceColumns) {
         const int left = a.w->columns - column;
         const int columns = left < kSliceColumns ? left : kSliceColumns;
-        const int64_t at = column / L.columns() * int64_t{L.super_block()} * kPanelRows;
         const int64_t block = a.packed.first_block + column / kBlock;
         for (int panel = from; panel < to; panel += together) {
             const int panels = to - panel < together ? to - panel : together;
             for (int i = 0; i < panels; ++i) {
-                unpack_slice<F>(a.w->panels + (panel + i) * a.w->panel_bytes + at, columns,
-                                a.scratch + i * kSliceBytes);
+                unpack_slice<F>(codes(panel + i, column), columns, a.scratch + i * kSliceBytes);
             }
-            multiply_slices<ShapeOf<F>>({a, a.scratch, panels, columns / kBlock, first_tile,
-                                         last_tile, first, block,
-                                         sums + (panel - from) * panel_sums, panel_sums});
+            const uint8_t* next = panel + panels < to ? codes(panel + panels, column)
+                                  : columns < left    ? codes(from, column + columns)
+                                                      : codes(to, 0);  // of the next run
+            multiply_slices<ShapeOf<F>>({a,
+                                         a.scratch,
+                                         panels,
+                                         columns / kBlock,
+                                         first_tile,
+                                         last_tile,
+                                         first,
+                                         block,
+                                         sums + (panel - from) * panel_sums,
+                                         panel_sums,
+                                         {next, bytes(columns), panels, a.w->panel_bytes}});
         }
     }
     for (int token = first; token < last; ++token) {
