@@ -36,6 +36,8 @@ class Loads:
         self.gate.set()
         self.begun = threading.Event()
         self.error: Exception | None = None
+        self.page_format = "token ids"
+        self.failing = False  # whether all steps of later loads fail
         self.alive: Callable[[], Engine | None] = lambda: None
         self.reclaims: list[Engine | None] = []
 
@@ -54,7 +56,9 @@ class Loads:
             raise self.error
         if config.model_memory and config.model_memory < SIZE:
             raise OutOfMemoryError(f"{SIZE} bytes do not fit {config.model_memory}")
-        executor = FakeExecutor(held_bytes=SIZE)
+        executor = FakeExecutor(held_bytes=SIZE, page_format=self.page_format)
+        if self.failing:
+            executor.before_step = burn
         self.executors.append(executor)
         model = fake_model(executor)
         model = replace(model, info=replace(model.info, id=source))
@@ -77,10 +81,11 @@ def until(condition: Callable[[], bool]) -> None:
     raise AssertionError("the condition did not come true")
 
 
-def poison(engine: Engine, executor: FakeExecutor) -> None:
-    def fail(_: int) -> None:
-        raise RuntimeError("the step burns")
+def burn(_: int) -> None:
+    raise RuntimeError("the step burns")
 
-    executor.before_step = fail
+
+def poison(engine: Engine, executor: FakeExecutor) -> None:
+    executor.before_step = burn
     with pytest.raises(Exception, match="burns"):
         generate(engine)

@@ -356,7 +356,7 @@ def test_a_poisoned_model_recovers_as_often_as_the_settings_say(
     monkeypatch.setattr(RealLoads, "_recover_later", note_end)
     monkeypatch.setattr("heddle.hosting.loads.threading.Timer", AtOnce)
     monkeypatch.setattr(loads_module, "STEADY", PATIENCE)
-    registry = make(auto_recover=2)
+    registry = make(auto_recover=2, resume_tries=0)
     registry.load("one")
     for count in (1, 2):
         poison(registry.engine("one"), loads.executors[-1])

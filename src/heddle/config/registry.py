@@ -47,6 +47,15 @@ class RegistryConfig:
         low=0,
         high=1000,
     )
+    resume_tries: int = setting(
+        2,
+        "model",
+        "how often a request goes on after a step with it has failed, once auto_recover has loaded"
+        " its model again; then it ends with an error. 0 = running and waiting requests end when"
+        " their model fails",
+        low=0,
+        high=1000,
+    )
     unload_seconds: int = setting(
         30, "model", "most seconds that accepted requests may take while their model unloads", low=0
     )

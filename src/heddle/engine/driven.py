@@ -369,7 +369,7 @@ class DrivenSequence:
             forbidden += masked.breaking_after(known) if known else masked.breaking
         forbidden = (*sequence.rules.forbidden, *self._never, *forbidden)
         sequence.rules = dataclasses.replace(sequence.rules, forbidden=forbidden)
-        ticket = Ticket(sequence.id, self._thread.cancels, request)
+        ticket = Ticket(sequence.id, request)
         active = _Active(request, ticket, results)
         self._active = active  # before the engine accepts it, so that `cancel` finds it
         self._thread.accept([request])

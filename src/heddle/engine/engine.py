@@ -20,7 +20,13 @@ from heddle.engine.requests.request import Ticket, prepare
 from heddle.engine.streaming.blocking import Collector, Stream
 from heddle.engine.streaming.streams import AsyncStream, AsyncStreams, Mailbox
 from heddle.engine.thread import EngineThread
-from heddle.errors import ContextLengthError, InvalidRequestError, ModelFileError
+from heddle.errors import (
+    ContextLengthError,
+    EngineClosedError,
+    InvalidRequestError,
+    ModelFileError,
+    ModelPoisonedError,
+)
 from heddle.executors.serving import served_config
 from heddle.loading.fingerprint import answers_fingerprint
 from heddle.loading.load import load_model
@@ -36,6 +42,7 @@ if TYPE_CHECKING:
     from heddle.embedding import Embedding
     from heddle.engine.health import Health
     from heddle.engine.observation.telemetry import EngineSnapshot
+    from heddle.engine.requests.interrupted import Interrupted
     from heddle.engine.requests.request import Params, Prompt, Sink
     from heddle.engine.streaming.streams import Backlog
     from heddle.engine.turns import Turns
@@ -167,8 +174,7 @@ class Engine(Closing):
             self._limit(request.sequence, client)
             prepared.append(request)
         self.thread.accept(prepared)
-        cancels = self.thread.cancels
-        return [Ticket(request.sequence.id, cancels, request) for request in prepared]
+        return [Ticket(request.sequence.id, request) for request in prepared]
 
     def _limit(self, sequence: SchedulerSequence, client: Hashable | None) -> None:
         """Apply the limits of the settings to a prepared sequence, and note its client."""
@@ -355,6 +361,28 @@ class Engine(Closing):
         `call` must not refer to this engine: see `EngineThread`.
         """
         self.thread.when_ended = call
+
+    def leave_requests_to(self, rescue: Callable[[Interrupted], bool]) -> None:
+        """If the engine fails, call `rescue` with its requests instead of ending them.
+
+        The engine thread calls it, and ends the requests if it returns False. `rescue` must not
+        refer to this engine: see `EngineThread`.
+        """
+        self.thread.leave_requests_to(rescue)
+
+    def go_on(self, interrupted: Interrupted, tries: int) -> None:
+        """Compute the requests of an engine that has failed again, and continue their streams.
+
+        Requests end if more than `tries` failed steps have computed them, or if this engine has
+        another model or computes other bits.
+        """
+        try:
+            if interrupted.fits(self.model):
+                self.thread.go_on(interrupted, tries, partial(next, self._ids))
+        except (EngineClosedError, ModelPoisonedError):
+            pass  # it has ended already
+        finally:
+            interrupted.give_up()  # those that are left
 
     def snapshot(self) -> EngineSnapshot:
         """Slots, queue, pages and totals. Any thread may call this; it never waits."""

@@ -21,6 +21,7 @@ from heddle.engine.observation import step_log
 from heddle.engine.observation.activity import Activity, Heartbeat, Phase, step_allowance
 from heddle.engine.observation.slowness import SLOW, Slowness
 from heddle.engine.requests.admission import Admission, ClientLimits, Gate
+from heddle.engine.requests.interrupted import Interrupted
 from heddle.engine.requests.patience import Patience
 from heddle.engine.streaming.delivery import Delivery
 from heddle.engine.wakeup import Calls, Cancels, Wakeup
@@ -33,7 +34,6 @@ from heddle.errors import (
     StepAbandonedError,
     StepMemoryError,
 )
-from heddle.outputs import FinishReason
 from heddle.parameters import Speculation
 from heddle.scheduler.pace import Pace
 from heddle.scheduler.scheduler import Scheduler
@@ -62,6 +62,8 @@ class EngineLoop:
 
     Attributes:
         admission: takes new requests.
+        rescue: gets the requests that a failure interrupts. Returns whether they may go on in
+            another engine; else they end. None: they end.
         calls: functions to call while no step is in flight.
         batch_window_us: how long a step waits for callers of driven sequences, in microseconds.
         cancels: requests to end.
@@ -110,6 +112,8 @@ class EngineLoop:
         self._step_began = self._computes_since = 0.0  # the step in flight, or the last one
         self._ahead: StepPlan | None = None  # submitted before the tokens of the step before
         self._device_problem: str | None = None  # another thread may set it
+        self._failed: frozenset[int] = frozenset()  # ids of the requests of the failed step
+        self.rescue: Callable[[Interrupted], bool] | None = None  # any thread may set it
         self.heartbeat = Heartbeat()
         self.activity = Activity(config.slots)
         self.slowness = Slowness(model.info.id)
@@ -126,6 +130,7 @@ class EngineLoop:
             self.delivery,
             self.patience,
             limits,
+            self.cancels,
         )
         model.executor.watch(self._note_device_problem)
 
@@ -147,7 +152,7 @@ class EngineLoop:
         finally:
             self._give_turn()
             ending()
-            self._end_all(error)
+            self._leave_all(error)
             self._close(keep=isinstance(error, EngineClosedError))
 
     @property
@@ -382,10 +387,12 @@ class EngineLoop:
             step_log.log_step(self.heartbeat.step, plan, seconds)
         self.heartbeat.step += 1
         self.heartbeat.enter(Phase.DELIVERING)
+        rescue, self.rescue = self.rescue, None  # a failure in `update` may lose tokens
         with self.gate.lock:
             if self.cancels.ids:
                 self._take_cancels()
-            events = self.scheduler.update(result, seconds)
+            self.delivery.events = events = self.scheduler.update(result, seconds)
+        self.rescue = rescue
         self.activity.note_result(result.sampled, computed_at)
         if seconds > SLOW:
             self.slowness.note_step(seconds, self.activity.latest)
@@ -394,9 +401,8 @@ class EngineLoop:
                 outcome.ready.add_done_callback(lambda _: self.wakeup.notify())
         driven = [event for event in events if event.sequence.driven]
         if driven:  # at once, so that their callers can ask before the next step
+            self.delivery.events = [event for event in events if not event.sequence.driven]
             self.delivery.deliver_tokens(driven)
-            events = [event for event in events if not event.sequence.driven]
-        self.delivery.events = events
         self._last_driven = [event.sequence for event in driven]
 
     def _note_starts(self, plan: StepPlan) -> None:
@@ -454,7 +460,7 @@ class EngineLoop:
         )
 
     def _fail_step(self, plan: StepPlan, cause: Exception) -> ModelPoisonedError:
-        """Poison the engine: end the requests of the failed step, and accept no more.
+        """Poison the engine: accept no more requests. Those of the failed step have failed.
 
         Returns the error that the queued and all later requests get.
         """
@@ -467,7 +473,7 @@ class EngineLoop:
         return self._fail(failed, poison)
 
     def _fail(self, sequences: list[Sequence], poison: Poison) -> ModelPoisonedError:
-        """Accept no more requests, and end the requests of these sequences."""
+        """Accept no more requests. Those of these sequences have failed."""
         refusal = ModelPoisonedError(
             f"the model {self.model.info.id} is poisoned: {poison.reason}. Unload it and load it"
             " again (POST /models/unload, then POST /models/load), or restart the program"
@@ -475,21 +481,24 @@ class EngineLoop:
         with self.gate.lock:
             self.gate.poison = poison
             self.gate.refusal = refusal
-        error = EngineFailedError(f"the request failed: {poison.reason}")
-        for sequence in sequences:
-            if sequence.id in self.delivery.requests:
-                request = self.delivery.requests[sequence.id]
-                self.delivery.end(request, FinishReason.ERROR, error=error)
+        self._failed = frozenset(sequence.id for sequence in sequences)
         return refusal
 
     def _leave_scheduler(self, request_id: int) -> None:
         with self.gate.lock:
             self.scheduler.cancel(request_id)
 
-    def _end_all(self, error: HeddleError) -> None:
-        """Accept no more requests, and end all accepted ones with `error`."""
+    def _leave_all(self, error: HeddleError) -> None:
+        """Accept no more requests. Leave all accepted ones to `rescue`, or end them with `error`.
+
+        Only a failure interrupts requests. If the engine was closed, they end.
+        """
         with self.gate.lock:
             self.gate.refuse(error)
             self.calls.refuse(error)
-        self.heartbeat.enter(Phase.DELIVERING)
-        self.delivery.end_all(error)
+        self._deliver()
+        poison = self.gate.poison
+        failure = EngineFailedError(f"the request failed: {poison.reason}") if poison else error
+        left = Interrupted.of(self.model, self.delivery, self._failed, failure, error)
+        if poison is None or self.rescue is None or not left.count or not self.rescue(left):
+            left.give_up()

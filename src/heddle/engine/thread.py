@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from heddle.cache.cache import PrefixCacheStats
     from heddle.config import EngineConfig
     from heddle.engine.observation.telemetry import EngineSnapshot
+    from heddle.engine.requests.interrupted import Interrupted
     from heddle.engine.requests.request import Request
     from heddle.engine.turns import Turns
     from heddle.loading.loaded_model import LoadedModel
@@ -49,6 +50,7 @@ class EngineThread:
         wake: wakes this thread. Any thread may call it.
         observe: calls an observer from now on; see `Delivery.observe`.
         accept: queues requests; see `Admission.accept`.
+        go_on: queues the requests of an engine that has failed; see `Admission.go_on`.
         check_length: raises ContextLengthError if a prompt is too long; see `Room.check_length`.
         when_ended: called by this thread when it has freed the model, for whatever reason it ends.
     """
@@ -62,7 +64,7 @@ class EngineThread:
         self.cancels, self.to_wake = loop.cancels, loop.delivery.to_wake
         self.wake = loop.wakeup.notify
         self.observe = loop.delivery.observe
-        self.accept = loop.admission.accept
+        self.accept, self.go_on = loop.admission.accept, loop.admission.go_on
         self.check_length = loop.scheduler.check_length
         self.when_ended: Callable[[], None] | None = None
         # A daemon thread, so that a program can end without closing its engine.
@@ -92,6 +94,10 @@ class EngineThread:
         if self._watchdog.stuck:
             return Health(HealthState.STUCK, live=not self._watchdog.lost)
         return Health(HealthState.OK)
+
+    def leave_requests_to(self, rescue: Callable[[Interrupted], bool]) -> None:
+        """If the engine fails, let `rescue` have its requests; see `EngineLoop.rescue`."""
+        self._loop.rescue = rescue
 
     def resume(self, request: Request) -> None:
         """Let a driven sequence compute its next token. Raises as `accept`."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from heddle.config import EngineConfig
     from heddle.engine.engine import Engine
     from heddle.engine.health import Poison
+    from heddle.engine.requests.interrupted import Interrupted
     from heddle.errors import HeddleError
     from heddle.hosting.status import LoadProgress
 
@@ -44,6 +45,7 @@ class Entry:
         loaded_at, used_at: when it was loaded, and when a request last named it, in seconds of
             `time.monotonic`.
         recoveries: loads after poison since the model last ran for STEADY seconds.
+        interrupted: requests of its poisoned engine that wait for the next load.
     """
 
     name: str
@@ -60,15 +62,22 @@ class Entry:
     loaded_at: float = 0.0
     used_at: float = 0.0
     recoveries: int = 0
+    interrupted: Interrupted | None = None
+
+    def take_interrupted(self) -> Interrupted | None:
+        """The requests that wait for a load. The caller lets them go on or gives them up."""
+        interrupted, self.interrupted = self.interrupted, None
+        return interrupted
 
     @property
     def in_flight(self) -> int:
         """Requests that run or wait."""
-        engine = self.engine  # another thread may unload it meanwhile
+        engine, interrupted = self.engine, self.interrupted  # another thread may change them
+        count = 0 if interrupted is None else interrupted.count
         if engine is None:
-            return 0
+            return count
         now = engine.snapshot()
-        return now.running + now.queue_depth
+        return count + now.running + now.queue_depth
 
     @property
     def poison(self) -> Poison | None:

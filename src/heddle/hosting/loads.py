@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from heddle.config import EngineConfig, RegistryConfig
     from heddle.engine.engrams import EngramLibrary
+    from heddle.engine.requests.interrupted import Interrupted
     from heddle.hosting.entries import Entries, Entry
     from heddle.hosting.unloads import Keeper, Unloads
     from heddle.weights.progress import Progress
@@ -84,6 +85,9 @@ class Loads:
             _log.info("model %s could not be loaded: %s", entry.name, reason)
             with self._entries.lock:
                 entry.state, entry.reason = ModelState.FAILED, reason
+                interrupted = entry.take_interrupted()
+            if interrupted is not None:
+                interrupted.give_up()
             _forget_objects(error)
             reclaim_memory()
             load.set_exception(error)
@@ -159,6 +163,10 @@ class Loads:
         except BaseException:
             engine.close()
             raise
+        with self._entries.lock:
+            interrupted = entry.take_interrupted()
+        if interrupted is not None:
+            engine.go_on(interrupted, self._config.resume_tries)
         return engine
 
     def _is_published(self, entry: Entry, engine: Engine, shown: int) -> bool:
@@ -170,6 +178,8 @@ class Loads:
                 return False
             entry.engine, entry.state = engine, ModelState.LOADED
             engine.when_ended(self._recovery(entry))
+            if self._config.resume_tries:
+                engine.leave_requests_to(self._rescue(entry))
             entry.loaded_at = entry.used_at = time.monotonic()
             self._keeper.look()
             return True
@@ -186,14 +196,29 @@ class Loads:
 
         return ended
 
+    def _rescue(self, entry: Entry) -> Callable[[Interrupted], bool]:
+        """The function that gets the requests of an engine that fails. It keeps nothing alive."""
+        loads, model = ref(self), ref(entry)
+
+        def rescue(interrupted: Interrupted) -> bool:
+            one, failed = loads(), model()
+            return one is not None and failed is not None and one._keep(failed, interrupted)
+
+        return rescue
+
+    def _keep(self, entry: Entry, interrupted: Interrupted) -> bool:
+        """Keep the requests of a poisoned model for its next load, if it will be loaded again."""
+        with self._entries.lock:
+            if not self._recovers(entry):
+                return False
+            entry.interrupted = interrupted
+        _log.warning("%d requests wait until %s is loaded again", interrupted.count, entry.name)
+        return True
+
     def _recover_later(self, entry: Entry) -> None:
         """Load a poisoned model again after a while, if the settings say so."""
         with self._entries.lock:
-            if not self._may_recover(entry):
-                return
-            if time.monotonic() - entry.loaded_at > STEADY:
-                entry.recoveries = 0
-            if entry.recoveries >= self._config.auto_recover:
+            if not self._recovers(entry):
                 return
             delay = 2.0**entry.recoveries
             entry.recoveries += 1
@@ -206,6 +231,12 @@ class Loads:
         with self._entries.lock:
             if self._may_recover(entry):
                 self.begin(entry)
+
+    def _recovers(self, entry: Entry) -> bool:
+        """Whether the settings say that a model that has just failed is loaded again."""
+        if time.monotonic() - entry.loaded_at > STEADY:
+            entry.recoveries = 0
+        return self._may_recover(entry) and entry.recoveries < self._config.auto_recover
 
     def _may_recover(self, entry: Entry) -> bool:
         poisoned = entry.poison is not None and entry.state is ModelState.LOADED

@@ -352,6 +352,10 @@ class Registry(Closing):
             self._loads.end()
             self._keeper.end()
             engines = [entry.engine for entry in self._entries.by_name.values()]
+            left = [entry.take_interrupted() for entry in self._entries.by_name.values()]
+        for interrupted in left:
+            if interrupted is not None:
+                interrupted.give_up()
         # At once: an engine may save pages for seconds, while requests of another one run on.
         closing = [threading.Thread(target=engine.close) for engine in engines if engine]
         for thread in closing:

@@ -46,6 +46,9 @@ class Unloads:
             if entry.state is ModelState.UNLOADED:
                 raise ModelNotFoundError(f"model {name!r} is not loaded", param="model")
             entry.state = ModelState.UNLOADING
+            interrupted = entry.take_interrupted()
+        if interrupted is not None:
+            interrupted.give_up()
         if entry.engine is not None:
             _end(entry.engine, self._seconds if seconds is None else seconds)
             self.show_former(entry.name, entry.engine)

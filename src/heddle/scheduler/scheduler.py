@@ -162,10 +162,22 @@ class Scheduler:
         """
         self._room.check(sequences, self.queue, self._live.values())
         for sequence in sequences:
-            sequence.limit = self._room.limit_of(sequence)
-            self._live[sequence.id] = sequence
-            self.queue.enter(sequence)
-            self.queue.arrive(sequence)
+            self._queue(sequence)
+
+    def add_again(self, sequence: Sequence) -> None:
+        """Queue a sequence of another scheduler, perhaps with output, even if the queue is full.
+
+        Raises:
+            ContextLengthError: it leaves no room for output here.
+        """
+        self.check_length(sequence.total, output=sequence.most_output != 0)
+        self._queue(sequence)
+
+    def _queue(self, sequence: Sequence) -> None:
+        sequence.limit = self._room.limit_of(sequence)
+        self._live[sequence.id] = sequence
+        self.queue.enter(sequence)
+        self.queue.arrive(sequence)
 
     def seconds_until(self, places: int) -> float:
         """Estimated time, in seconds, until `places` sequences have ended."""

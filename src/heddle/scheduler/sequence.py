@@ -142,6 +142,23 @@ class Sequence:
             self.pooling, self.prompt_logprobs = None, params.prompt_logprobs
             self.most_output, self.wanted_slot = params.max_tokens, params.id_slot
 
+    def afresh(self, sequence_id: int) -> Sequence:
+        """The same prompt and output for another scheduler, with nothing computed."""
+        one = Sequence(
+            sequence_id,
+            self.params,
+            list(self.tokens),
+            self.prompt_tokens,
+            self.stop_tokens,
+            self.rules,
+            scored=self.scored,
+            cached_tokens=self.cached_tokens,
+            mu=self.mu,
+            client=self.client,
+        )
+        one.most_output = self.most_output
+        return one
+
     @property
     def reads_prompt(self) -> bool:
         """Whether steps must compute all positions of the prompt, so that prefix hits do not

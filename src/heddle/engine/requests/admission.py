@@ -14,20 +14,26 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from heddle.errors import ClientLimitError, EngineClosedError, OutOfMemoryError
+from heddle.errors import (
+    ClientLimitError,
+    ContextLengthError,
+    EngineClosedError,
+    OutOfMemoryError,
+)
 from heddle.process_memory import memory_limits
 from heddle.sizes import counted, gigabytes
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator
+    from collections.abc import Callable, Hashable, Iterator
     from collections.abc import Sequence as Many
 
     from heddle.config import EngineConfig
     from heddle.engine.health import Poison
+    from heddle.engine.requests.interrupted import Interrupted
     from heddle.engine.requests.patience import Patience
     from heddle.engine.requests.request import Request
     from heddle.engine.streaming.delivery import Delivery
-    from heddle.engine.wakeup import Wakeup
+    from heddle.engine.wakeup import Cancels, Wakeup
     from heddle.errors import HeddleError
     from heddle.scheduler.scheduler import Scheduler
     from heddle.scheduler.sequence import Sequence
@@ -108,8 +114,10 @@ class Admission:
         delivery: Delivery,
         patience: Patience,
         limits: ClientLimits,
+        cancels: Cancels,
     ) -> None:
         self.accepted = 0
+        self._cancels = cancels
         self._memory = FreeMemory(config.min_free_memory)
         self._gate = gate
         self._wakeup = wakeup
@@ -142,9 +150,36 @@ class Admission:
             if self._limits.are_set:
                 self._limits.begin(sequences)
             for request in requests:
+                request.cancels = self._cancels
                 self._delivery.requests[request.sequence.id] = request
             self._patience.begin(requests)
             self.accepted += len(requests)
+            self._wakeup.notify()
+
+    def go_on(self, interrupted: Interrupted, tries: int, new_id: Callable[[], int]) -> None:
+        """Queue the requests of an engine that has failed, before those that come later.
+
+        No limit refuses them: the failed engine had accepted them. `tries` as for
+        `Interrupted.take`.
+
+        Raises:
+            EngineClosedError, ModelPoisonedError: this engine has ended. All requests are left.
+        """
+        requests = interrupted.take(tries)
+        with self._gate.accepting():
+            self._delivery.mailboxes += interrupted.mailboxes
+            interrupted.leave()
+            for request in requests:
+                request.move(new_id(), self._cancels)
+                self._delivery.requests[request.sequence.id] = request
+                try:
+                    self._scheduler.add_again(request.sequence)
+                except ContextLengthError as error:  # this engine has less memory
+                    self._delivery.cancelled.append((request, error))
+                if not request.first_step_at:
+                    self._patience.begin([request])
+            if self._limits.are_set:
+                self._limits.begin([request.sequence for request in requests])
             self._wakeup.notify()
 
 

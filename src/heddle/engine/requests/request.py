@@ -46,11 +46,10 @@ class Ticket:
     """Identifies a submitted request, and cancels it.
 
     Attributes:
-        id: id of the request, unique within its engine.
+        id: id of the request, unique within the engine that accepted it.
     """
 
     id: int
-    _cancels: Cancels
     _request: Request = field(repr=False, compare=False)
 
     @property
@@ -76,7 +75,7 @@ class Ticket:
         Any thread may call this. It takes no lock, so finalizers may call it wherever garbage
         collection runs them.
         """
-        self._cancels.add(self.id)
+        self._request.cancel()
 
 
 @dataclass(slots=True, eq=False)
@@ -95,6 +94,9 @@ class Request:
         first_token_at: time of its first token, its embedding or the last scores of its prompt; 0
             before.
         end: its finish reason and usage after its end; None before.
+        cancels: of the engine that runs it; None before an engine has accepted it.
+        cancelled: whether its caller wants it to end.
+        failed_steps: failed steps that computed it, in engines that it was taken from.
     """
 
     sequence: Sequence
@@ -106,10 +108,26 @@ class Request:
     first_step_at: float = 0.0
     first_token_at: float = 0.0
     end: tuple[FinishReason, Usage] | None = None
+    cancels: Cancels | None = None
+    cancelled: bool = False
+    failed_steps: int = 0
     _first_reported: bool = False  # whether the None of the prompt's first token was sent
 
     def __post_init__(self) -> None:
         self.last_token_at = self.submitted_at
+
+    def cancel(self) -> None:
+        """Ask the engine that runs it to end it. Any thread may call this; it takes no lock."""
+        self.cancelled = True  # first: `move` reads it after it has set `cancels`
+        if self.cancels is not None:
+            self.cancels.add(self.sequence.id)
+
+    def move(self, sequence_id: int, cancels: Cancels) -> None:
+        """Let another engine go on with it, under an id of that engine."""
+        self.sequence = self.sequence.afresh(sequence_id)
+        self.cancels = cancels
+        if self.cancelled:
+            cancels.add(sequence_id)
 
     @property
     def label(self) -> str:

@@ -48,7 +48,8 @@ class Delivery:
         cancelled: cancelled requests whose last delta is still to be sent, and their errors.
         computed_at: when the step of the events was collected.
         counters: totals of the engine.
-        to_wake: mailboxes with new deltas.
+        to_wake: mailboxes of this engine with new deltas.
+        mailboxes: these, and those of the engines whose requests this one goes on with.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Delivery:
         self.computed_at = 0.0
         self.counters = Counters()
         self.to_wake: list[Mailbox] = []
+        self.mailboxes = [self.to_wake]
 
     @property
     def pending(self) -> bool:
@@ -97,16 +99,10 @@ class Delivery:
         self.deliver_tokens(events)
         if self.cancelled:
             self._end_cancelled()
-        for mailbox in self.to_wake:
-            mailbox.wake()
-        self.to_wake.clear()
-
-    def end_all(self, error: HeddleError) -> None:
-        """Deliver what is pending, and end all requests with `error`."""
-        self.deliver()
-        for request in list(self.requests.values()):
-            self.end(request, FinishReason.ERROR, error=error)
-        self.deliver()  # wakes the event loops
+        for to_wake in self.mailboxes:
+            for mailbox in to_wake:
+                mailbox.wake()
+            to_wake.clear()
 
     def deliver_tokens(self, events: list[TokenEvent]) -> None:
         """Deliver these events at once."""

@@ -1,0 +1,223 @@
+"""Requests go on, bit for bit, when their model has failed and is loaded again."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fake_loads import Loads, until
+from heddle.config import RegistryConfig
+from heddle.embedding import EmbeddingParams
+from heddle.engine import Engine
+from heddle.engine.streaming.blocking import Collector
+from heddle.errors import EngineClosedError, EngineFailedError, ModelPoisonedError
+from heddle.hosting import loads as loads_module
+from heddle.hosting import unloads as unloads_module
+from heddle.hosting.registry import Registry
+from heddle.hosting.status import ModelState
+from heddle.outputs import FinishReason
+from heddle.sampling_params import SamplingParams
+from patience import PATIENCE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+class Timer:
+    """Replaces `threading.Timer`: tests say when a model is loaded again."""
+
+    made: list[Timer]
+
+    def __init__(self, delay: float, function: Callable[..., None], args: tuple[Any, ...]) -> None:
+        self._call = lambda: function(*args)
+        self.daemon = False
+        Timer.made.append(self)
+
+    def start(self) -> None:
+        pass
+
+    def fire(self) -> None:
+        self._call()
+
+
+@pytest.fixture
+def loads(monkeypatch: pytest.MonkeyPatch) -> Iterator[Loads]:
+    loads = Loads()
+    Timer.made = []
+    monkeypatch.setattr(Engine, "load", loads)
+    monkeypatch.setattr(loads_module, "threading", type("", (), {"Timer": Timer}))
+    for module in (loads_module, unloads_module):
+        monkeypatch.setattr(module, "reclaim_memory", loads.note_reclaim)
+    yield loads
+    loads.gate.set()
+    for executor in loads.executors:
+        executor.gate.set()
+
+
+@pytest.fixture
+def make(loads: Loads) -> Iterator[Callable[..., Registry]]:
+    settings: dict[str, Any] = {"auto_recover": 1000}
+    with ExitStack() as stack:
+        yield lambda **more: stack.enter_context(Registry(RegistryConfig(**(settings | more))))
+
+
+def fail_at(loads: Loads, *steps: int) -> None:
+    """Let these steps of the newest executor fail."""
+
+    def before_step(step: int) -> None:
+        if step in steps:
+            raise RuntimeError("the step burns")
+
+    loads.executors[-1].before_step = before_step
+
+
+def load_again(loads: Loads) -> None:
+    """Wait until a model is to be loaded again, and load it."""
+    count = len(loads.executors)
+    until(lambda: bool(Timer.made))
+    Timer.made.pop().fire()
+    until(lambda: len(loads.executors) == count + 1)
+
+
+def params(**fields: Any) -> SamplingParams:
+    return SamplingParams(**({"seed": 1, "max_tokens": 12, "ignore_eos": True} | fields))
+
+
+MIXED = [
+    ("hello", params()),
+    ("world a longer prompt than the others", params(seed=2, temperature=1.5, top_k=7)),
+    ("penalties", params(seed=3, repetition_penalty=1.4, frequency_penalty=0.5)),
+    ("mirostat", params(seed=4, mirostat=2)),
+    ("dry", params(seed=5, dry_multiplier=0.8)),
+    ("biased", params(seed=6, logit_bias={7: 5.0}, logprobs=2)),
+    ("scored", params(seed=7, prompt_logprobs=1)),
+    ("guessed guessed guessed", params(seed=8, temperature=0.0)),
+]
+
+
+def submit_all(engine: Engine) -> list[Collector]:
+    collectors = [Collector() for _ in MIXED]
+    engine.submit_many(
+        (prompt, wanted, sink) for (prompt, wanted), sink in zip(MIXED, collectors, strict=True)
+    )
+    return collectors
+
+
+def results(collectors: list[Collector]) -> list[object]:
+    outputs = [collector.wait() for collector in collectors]
+    return [(one.text, one.tokens, one.prompt_logprobs, one.finish) for one in outputs]
+
+
+@pytest.mark.parametrize("step", range(12))
+def test_streams_go_on_as_if_no_step_had_failed(make, loads: Loads, step: int) -> None:
+    expected = results(submit_all(make().load("one")))
+    registry = make()
+    engine = registry.load("one")
+    loads.executors[-1].gate.clear()
+    fail_at(loads, step)
+    collectors = submit_all(engine)
+    embedding = Collector()
+    engine.submit("vector", EmbeddingParams(), embedding)
+    loads.executors[-1].gate.set()
+    load_again(loads)
+    assert results(collectors) == expected
+    assert embedding.wait_embedding().usage.prompt_tokens == 6
+    snapshot = registry.engine("one").snapshot()
+    assert (snapshot.running, snapshot.queue_depth) == (0, 0)
+
+
+def test_a_request_ends_when_too_many_steps_with_it_have_failed(make, loads: Loads) -> None:
+    registry = make(resume_tries=2)
+    collector = Collector()
+    engine = registry.load("one")
+    fail_at(loads, 0)
+    loads.failing = True
+    engine.submit("hello", params(), collector)
+    load_again(loads)
+    load_again(loads)
+    load_again(loads)
+    with pytest.raises(EngineFailedError, match="the step burns"):
+        collector.wait()
+
+
+@pytest.mark.parametrize("end", ["load fails", "unload", "close", "other files"])
+def test_requests_that_cannot_go_on_end(make, loads: Loads, end: str) -> None:
+    registry = make()
+    engine = registry.load("one")
+    fail_at(loads, 1)
+    loads.executors[-1].gate.clear()
+    carried = Collector()
+    engine.submit("hello", params(), carried)
+    loads.executors[-1].gate.set()
+    until(lambda: len(Timer.made) == 1)
+    assert registry.status()[0].in_flight == 1
+    match end:
+        case "load fails":
+            loads.error = EngineClosedError("no such file")
+            Timer.made[-1].fire()
+        case "unload":
+            registry.unload("one")
+        case "close":
+            registry.close()
+        case "other files":
+            loads.page_format = "another"
+            load_again(loads)
+    with pytest.raises(EngineFailedError, match="the step burns"):
+        carried.wait()
+    assert all(not one.in_flight for one in registry.status())
+
+
+def test_a_request_may_be_cancelled_while_it_waits_for_the_load(make, loads: Loads) -> None:
+    registry = make()
+    engine = registry.load("one")
+    fail_at(loads, 1)
+    collector = Collector()
+    deltas: list[Any] = []
+    ended = threading.Event()
+
+    def sink(delta: Any) -> None:
+        deltas.append(delta)
+        if delta.finish is not None:
+            ended.set()
+
+    ticket = engine.submit("hello", params(), sink)
+    engine.submit("world", params(), collector)
+    until(lambda: len(Timer.made) == 1)
+    ticket.cancel()
+    load_again(loads)
+    assert ended.wait(PATIENCE)
+    assert deltas[-1].finish is FinishReason.CANCELLED
+    assert collector.wait().usage.completion_tokens == 12
+
+
+def test_an_event_loop_gets_the_rest_of_its_streams(make, loads: Loads) -> None:
+    expected = make().load("one").complete("hello", params()).text
+    registry = make()
+    engine = registry.load("one")
+    fail_at(loads, 4)
+
+    async def read() -> str:
+        stream = engine.generate("hello", params())
+        asyncio.get_running_loop().run_in_executor(None, again)
+        return "".join([delta.text async for delta in stream])
+
+    def again() -> None:
+        until(lambda: bool(Timer.made))
+        Timer.made[-1].fire()
+
+    assert asyncio.run(read()) == expected
+
+
+def test_without_tries_requests_end_at_once(make, loads: Loads) -> None:
+    registry = make(resume_tries=0)
+    engine = registry.load("one")
+    fail_at(loads, 1)
+    with pytest.raises(EngineFailedError, match="the step burns"):
+        engine.complete("hello", params())
+    with pytest.raises(ModelPoisonedError):
+        engine.complete("hello", params())
+    until(lambda: registry.status()[0].state is ModelState.POISONED)
