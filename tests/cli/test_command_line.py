@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -467,7 +468,8 @@ def test_routes_see_the_first_load_of_a_server_that_loads_on_demand(
     def load(source: str, config: EngineConfig, **_: object) -> Engine:
         seen.append(f"load {source}")
         opened.set()
-        return Engine(fake_model(FakeExecutor()), config)
+        model = fake_model(FakeExecutor())  # with the name of its source, so no load renames it
+        return Engine(replace(model, info=replace(model.info, id=source)), config)
 
     make = server_app.create_app
 
@@ -482,4 +484,4 @@ def test_routes_see_the_first_load_of_a_server_that_loads_on_demand(
     monkeypatch.setattr(server_app, "create_app", create_app)
     monkeypatch.setattr(process, "serve", lambda *_, **__: seen.append("serve"))
     assert run(["serve", "one", "two", "--default", "two", "--autoload", "--port", "0"]) == 0
-    assert seen == ["load two", "loaded fake", "serve"]
+    assert seen == ["load two", "loaded two", "serve"]

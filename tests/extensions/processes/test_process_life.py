@@ -313,7 +313,7 @@ def test_a_draft_model_has_a_process_too(device: str, model: Path, tmp_path: Pat
 
 
 def test_a_server_serves_again_after_its_process_was_killed(device, model, processes) -> None:
-    """With `--auto-recover`, over HTTP, in the same server."""
+    """With `--auto-recover`, over HTTP, in the same server. The request of that moment goes on."""
     config = replace(CONFIG, device=device)
     body = {"prompt": [1, 2, 3], "max_tokens": 4, "temperature": 0, "ignore_eos": True}
     with Registry(RegistryConfig(auto_recover=1), config) as registry:
@@ -325,11 +325,12 @@ def test_a_server_serves_again_after_its_process_was_killed(device, model, proce
 
             expected = ask().json()["choices"]
             processes[0].kill()
-            failed = ask()
-            assert failed.status_code in {500, 503}
-            assert "was killed by signal 9" in failed.text
-            until(lambda: ask().status_code == 200)
-            assert ask().json()["choices"] == expected
+            answer = ask()  # refused, if the server knows already that the process has ended
+            if answer.status_code == 503:
+                assert "was killed by signal 9" in answer.text
+                until(lambda: ask().status_code == 200)
+                answer = ask()
+            assert answer.json()["choices"] == expected
             assert len(processes) == 2
 
 
