@@ -371,7 +371,7 @@ class Engine(Closing):
         self.thread.leave_requests_to(rescue)
 
     def go_on(self, interrupted: Interrupted, tries: int) -> None:
-        """Compute the requests of an engine that has failed again, and continue their streams.
+        """Go on with the requests of a failed engine: compute their tokens again, continue streams.
 
         Requests end if more than `tries` failed steps have computed them, or if this engine has
         another model or computes other bits.

@@ -157,7 +157,7 @@ class Admission:
             self._wakeup.notify()
 
     def go_on(self, interrupted: Interrupted, tries: int, new_id: Callable[[], int]) -> None:
-        """Queue the requests of an engine that has failed, before those that come later.
+        """Queue the requests of an engine that has failed.
 
         No limit refuses them: the failed engine had accepted them. `tries` as for
         `Interrupted.take`.

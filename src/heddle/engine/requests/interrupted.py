@@ -28,7 +28,7 @@ class Interrupted:
     methods.
 
     Attributes:
-        failed: ids of the requests that the failed step computed. It may fail because of one.
+        failed: ids of the requests that the failed step computed. One of them may be the cause.
     """
 
     failed: frozenset[int]
