@@ -117,6 +117,9 @@ EXTENSIONS_MAY_IMPORT = {
 }
 """The other extensions that an extension needs. Every extension may import all of the core."""
 
+ADDRESSES = {"deploy.py": "ray"}
+"""Files beside the rooms by which users name a part of an extension. They belong to it."""
+
 SERVER_MAY_IMPORT = {
     "http": set(),
     "generate": {"http"},
@@ -163,9 +166,9 @@ def server_problem(path: Path, module: str) -> str | None:
 def extension_problem(path: Path, module: str) -> str | None:
     """Why a module may not import one of an extension, or name it in a text; None if it may."""
     here, there = path.relative_to(PACKAGE).parts, module.split(".")[2:]
-    if here[0] != "extensions":
+    if here[0] != "extensions" and here[0] not in ADDRESSES:
         return f"the core imports no extension, and {module} is one"
-    own = here[1] if len(here) > 2 else ""
+    own = ADDRESSES.get(here[0]) or (here[1] if len(here) > 2 else "")
     if there and there[0] not in {own, *EXTENSIONS_MAY_IMPORT.get(own, set())}:
         return f"the extension {own} may not import {module}"
     return None

@@ -4,11 +4,12 @@ import functools
 import inspect
 from collections import Counter
 from collections.abc import Callable, Collection
+from dataclasses import is_dataclass
 from typing import Annotated, Any, TypeVar
 
 import typer
 
-from heddle.config import DEFAULT_MODEL, EngineConfig, HubConfig, RegistryConfig, ServerConfig
+from heddle.config import DEFAULT_MODEL
 from heddle.errors import ConfigError
 from heddle.settings import GROUPS, Setting, resolve, settings
 from heddle.sizes import format_size
@@ -106,11 +107,12 @@ def with_groups(*groups: str) -> Callable[[Callable[..., R]], Callable[..., R]]:
 def _with_groups(command: Callable[..., R], groups: Collection[str]) -> Callable[..., R]:
     signature = inspect.signature(command)
     own = signature.parameters
-    configs: dict[str, HubConfig | RegistryConfig | ServerConfig] = {}
+    configs: dict[str, Any] = {}
     texts_of: dict[str, list[str]] = {}
     parameters: list[inspect.Parameter] = []
     for parameter in signature.parameters.values():
-        if parameter.annotation in (HubConfig, EngineConfig, RegistryConfig, ServerConfig):
+        is_config = is_dataclass(parameter.annotation)  # a name, or mypy narrows the type
+        if is_config:
             given = parameter.default is not parameter.empty
             base = parameter.default if given else parameter.annotation()
             configs[parameter.name] = base

@@ -153,10 +153,11 @@ class Engine(Closing):
         rules: TokenRules | None = None,
         client: Hashable | None = None,
         log_id: str = "",
+        known: Sequence[Sequence[int]] = (),
     ) -> list[Ticket]:
         """Queue several requests, all or none. Raises as :meth:`submit`.
 
-        `rules`, `client` and `log_id` are those of all requests, as for :meth:`generate_many`.
+        The other arguments are those of :meth:`generate_many`.
         """
         prepared = []
         for prompt, params, sink in requests:
@@ -173,6 +174,8 @@ class Engine(Closing):
             # At once: the next choice would copy a prompt that is too long once more.
             self._limit(request.sequence, client)
             prepared.append(request)
+        for request, output in zip(prepared, known, strict=False):
+            request.sequence.known = output
         self.thread.accept(prepared)
         return [Ticket(request.sequence.id, request) for request in prepared]
 
@@ -276,6 +279,7 @@ class Engine(Closing):
         rules: TokenRules | None = None,
         client: Hashable | None = None,
         log_id: str = "",
+        known: Sequence[Sequence[int]] = (),
     ) -> AsyncStreams:
         """Submit several requests, all or none. Returns one iterator for all; see :meth:`generate`.
 
@@ -288,6 +292,8 @@ class Engine(Closing):
             client: identifies the client that sent the requests, for the limits of clients and for
                 their shares of the engine. None: no client, and no limits.
             log_id: the caller's name for the requests. The engine's log lines about them have it.
+            known: the first tokens of the output of each request, if another engine has computed
+                them before. They are computed many at a time. A wrong one costs time, no more.
         """
         loop = asyncio.get_running_loop()
         mailbox = self._mailboxes.get(loop)
@@ -302,6 +308,7 @@ class Engine(Closing):
             rules,
             client,
             log_id,
+            known,
         )
         return streams
 

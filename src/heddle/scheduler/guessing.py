@@ -35,6 +35,26 @@ class Drafter(Protocol):
         ...
 
 
+class KnownOutput:
+    """Guesses the output that another engine has computed for the same request; see `Drafter`."""
+
+    def __init__(self, prompt_tokens: int, output: Many[int]) -> None:
+        self._next = -prompt_tokens  # index of the next token of the output
+        self._output = output
+
+    def append(self, tokens: Many[int]) -> None:
+        """The text continues with `tokens`. After a wrong guess, there are no more."""
+        begin, self._next = max(self._next, 0), self._next + len(tokens)
+        if self._next > 0:
+            new = tokens[len(tokens) - (self._next - begin) :]
+            if list(new) != list(self._output[begin : self._next]):
+                self._output = ()
+
+    def guess(self, most: int) -> tuple[Many[int], int]:
+        """Up to `most` tokens that follow."""
+        return self._output[self._next : self._next + most], GRADES - 1
+
+
 @dataclass(slots=True)
 class Drafting:
     """A drafter of one sequence, its last guesses, and how often guesses were right, by grade."""

@@ -95,6 +95,8 @@ class Sequence:
         rank: its place among the running sequences of its class: when it got its slot.
         total_at_start: number of its tokens when it got its slot.
         guessing: its drafters and what is known of their guesses; None before the first guess.
+        known: the first tokens of its output, if another engine has computed them before. They are
+            guesses.
     """
 
     id: int
@@ -125,6 +127,7 @@ class Sequence:
     rank: int = 0
     total_at_start: int = 0
     guessing: Guessing | None = field(default=None, repr=False)
+    known: Many[int] = ()
     priority: int = field(init=False)
     wanted_slot: int = field(init=False)
     account: Account = field(init=False, repr=False)
@@ -155,6 +158,7 @@ class Sequence:
             cached_tokens=self.cached_tokens,
             mu=self.mu,
             client=self.client,
+            known=self.known,
         )
         one.most_output = self.most_output
         return one

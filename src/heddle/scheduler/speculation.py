@@ -24,7 +24,15 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from heddle.errors import InvalidRequestError
-from heddle.scheduler.guessing import FIRST_CHANCES, Counts, Drafting, Guessing, repeated
+from heddle.scheduler.guessing import (
+    FIRST_CHANCES,
+    GRADES,
+    Counts,
+    Drafting,
+    Guessing,
+    KnownOutput,
+    repeated,
+)
 from heddle.scheduler.planning import next_snapshot
 from heddle.state import PAGE_TOKENS
 
@@ -43,6 +51,8 @@ _MOST_DRAFTED = 8
 """Most guesses in a row of a drafter that takes time."""
 _TRIAL, _RETRY = 2, 64
 """Guesses of such a drafter to try it, and after how many steps without its guesses."""
+KNOWN = "known"
+"""The name of the drafter of a sequence whose output another engine has computed before."""
 _LEAST_CHANCE = 0.05
 """Guesses that are less likely are not considered."""
 
@@ -107,10 +117,13 @@ class Speculator:
             self._look(guessing, sequence, most)
             if guessing.best is None:
                 continue
-            if guessing.length is None:
+            length = guessing.length
+            if guessing.best.name == KNOWN:  # certain, like the tokens of a prompt
+                length = self._pace.allowance(len(sequences))
+            if length is None:
                 free.append((sequence, guessing.best))
             else:
-                asked[sequence.id] = guesses = guessing.best.guesses[: guessing.length]
+                asked[sequence.id] = guesses = guessing.best.guesses[:length]
                 rows -= len(guesses)
         if free:
             already = sum(map(len, asked.values())) + sum(one.again for one in sequences)
@@ -155,7 +168,7 @@ class Speculator:
         return max(asked, count)
 
     def _begin(self, sequence: Sequence) -> Guessing:
-        """Make the drafters of a sequence: none if it wants no guesses."""
+        """Make the drafters of a sequence: none if it wants no guesses, and no output is known."""
         asked = sequence.params.speculation  # type: ignore[union-attr]  # only texts decode
         wanted = self._default if asked is None else not asked.off
         draftings = [
@@ -164,6 +177,9 @@ class Speculator:
             if wanted and (asked is None or asked.drafter in ("auto", name))
             if (drafter := make(sequence)) is not None
         ]
+        if sequence.known:
+            known = KnownOutput(sequence.prompt_tokens, sequence.known)
+            draftings.append(Drafting(KNOWN, known, [1.0] * GRADES))
         length = None if asked is None else asked.length
         sequence.guessing = Guessing(draftings, length, self.counts)
         return sequence.guessing

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from typing import TYPE_CHECKING, Any
 
 from heddle.extensions.anthropic.errors import anthropic_error_body
@@ -10,6 +9,7 @@ from heddle.outputs import FinishReason
 from heddle.server.generate.tools import call_object
 from heddle.server.generate.writer import AnswerWriter
 from heddle.server.http.encoding import encode, event
+from heddle.server.http.record import new_id
 from heddle.text.parsing.parts import CallArguments, CallStart, Reasoning, Text
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def _thinking(text: str) -> Json:
 
 def _tool_use(name: str, input: Json) -> Json:
     """A call with a new id."""
-    id = f"toolu_{secrets.token_hex(12)}"
+    id = f"toolu_{new_id()}"
     return {"type": "tool_use", "id": id, "name": name, "input": input}
 
 

@@ -5,7 +5,6 @@ The last object of a stream has `done: true`, token counts and times. Times are 
 
 from __future__ import annotations
 
-import secrets
 import time
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from heddle.outputs import FinishReason
 from heddle.server.generate.tools import call_object
 from heddle.server.generate.writer import AnswerWriter
 from heddle.server.http.encoding import LINES, encode, line
-from heddle.server.http.record import record_of
+from heddle.server.http.record import new_id, record_of
 from heddle.text.parsing.parts import Call, CallArguments, CallStart, Reasoning, Text
 
 if TYPE_CHECKING:
@@ -170,7 +169,7 @@ class OllamaWriter(AnswerWriter):
             return []
         function = {"index": self._calls, "name": call.name, "arguments": arguments}
         self._calls += 1
-        return [{"id": f"call_{secrets.token_hex(12)}", "function": function}]
+        return [{"id": f"call_{new_id()}", "function": function}]
 
     def _ending(self, finish: FinishReason, totals: Json) -> Json:
         usage, times = totals["usage"], totals["timings"]

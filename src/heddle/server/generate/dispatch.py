@@ -128,14 +128,20 @@ class Dispatcher:
         record.describe(request.model, request.params, n=request.n, stream=request.stream)
         # Without slow work, the engine makes the rules itself.
         rules = await self._rules(http_request, request, engine) if _is_slow(request) else None
+        choices, going_on = _choices(request), record.continuation
+        known: Sequence[Sequence[int]] = ()
+        if going_on is not None:
+            seeded = going_on.seeded([params for _, params in choices])
+            choices = [(prompt, one) for (prompt, _), one in zip(choices, seeded, strict=True)]
+            known = going_on.known(len(choices))
         streams = engine.generate_many(
-            _choices(request), service.backlog, rules, record.client, record.submit()
+            choices, service.backlog, rules, record.client, record.submit(), known
         )
         if request.stream:
             if engine.config.queue_timeout:
                 await _begun(http_request, streams)
             ping = service.config.stream_ping
-            return EventStream(writer, streams, request.n, service.backlog, ping)
+            return EventStream(writer, streams, request.n, service.backlog, ping, going_on)
         receive = http_request.receive
         try:
             return await self._json_answers.response(writer, receive, streams, request.n)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from contextlib import aclosing
 from dataclasses import replace
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from heddle.errors import BacklogError
     from heddle.outputs import Delta, Progress, TokenLogprob, Usage
     from heddle.server.generate.writer import AnswerWriter
+    from heddle.server.http.continuation import Continuation
 
 _PING = b": waiting\n\n"
 """A comment of server-sent events, which clients skip."""
@@ -150,6 +152,7 @@ class EventStream(Response):
         n: int,
         backlog: Backlog,
         ping: float = 0.0,
+        continuation: Continuation | None = None,
     ) -> None:
         """
         Args:
@@ -158,15 +161,19 @@ class EventStream(Response):
             n: choices of each prompt.
             backlog: counts what the answer holds.
             ping: seconds between comments before the first token; 0: no comments.
+            continuation: knows what another process has sent; None: nothing.
         """
         super().__init__(
             headers={"cache-control": "no-cache", "x-accel-buffering": "no"},
             media_type=writer.media_type,
         )
         del self.headers["content-length"]
+        if continuation is not None:
+            continuation.is_stream = True
         self._writer = writer
         self._streams = streams
         self._n = n
+        self._continuation = continuation
         self._backlog = backlog
         self._waiting = WaitingEvents(writer, streams, ping)
         self.held = self._held_at_check = 0
@@ -219,11 +226,13 @@ class EventStream(Response):
             {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
         )
         send = self._record.send or send  # what the edge adds is sent
+        # Another process goes on between two events, not inside of one.
+        most = PIECE if self._continuation is None else sys.maxsize
         async with aclosing(self._events()) as parts:
             async for self._part in parts:
                 size = len(self._part)
-                for start in range(0, size, PIECE):
-                    piece = self._part[start : start + PIECE]
+                for start in range(0, size, most):
+                    piece = self._part[start : start + most]
                     await send({"type": "http.response.body", "body": piece, "more_body": True})
                     if size > PIECE and not self._part:
                         return  # cut; without a last message, the server closes the connection
@@ -232,7 +241,9 @@ class EventStream(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _events(self) -> AsyncGenerator[bytes, None]:
-        yield b"".join(choice.opening() for choice in self._choices)
+        opening = b"".join(choice.opening() for choice in self._choices)
+        if self._continuation is None or not self._continuation.begun:
+            yield opening
         try:
             while (pause := self._waiting.pause) is not None:
                 if not await self._streams.arrives(pause):
@@ -246,6 +257,8 @@ class EventStream(Response):
                 if events := self._counted(self._events_of(index, delta)):
                     yield events
             last = totals([choice.usage for choice in self._choices if choice.usage], self._n)
+            if self._continuation is not None:
+                self._continuation.complete = True
             yield self._counted(self._writer.ending(last))
         except HeddleError as error:
             self._record.fail(error)
@@ -257,6 +270,8 @@ class EventStream(Response):
         before = choice.held
         events = choice.events(delta)
         self._held_by_choices += choice.held - before
+        if self._continuation is not None and self._continuation.was_sent(index, delta):
+            return b""  # made nevertheless: the next events depend on it
         return events
 
     def _counted(self, part: bytes) -> bytes:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import secrets
+import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from heddle.server.http.encoding import EVENTS
+from heddle.server.http.record import IDENTITY, new_id
 from heddle.text.parsing.reading import PLAIN
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ class AnswerWriter(ABC):
         shows_progress: whether a stream has events of :meth:`progress` before the first token of
             each choice.
         id: id of the answer.
+        began_at: when the answer began, in s since 1970.
         reading: how to find text, reasoning and calls in a choice.
     """
 
@@ -41,7 +44,9 @@ class AnswerWriter(ABC):
 
     def __init__(self, model: str, reading: Reading = PLAIN) -> None:
         self.reading = reading
-        self.id = self.prefix + secrets.token_hex(12)
+        fixed = IDENTITY.get()
+        self.began_at = int(time.time()) if fixed is None else fixed[1]
+        self.id = self.prefix + (secrets.token_hex(12) if fixed is None else new_id())
         self._model = model
 
     @abstractmethod

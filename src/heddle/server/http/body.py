@@ -11,6 +11,7 @@ import asyncio
 import re
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
+from contextvars import copy_context
 from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakValueDictionary
 
@@ -223,7 +224,7 @@ class Bodies:
 
         async def wait() -> T:
             await turn.acquire()
-            work = workers.submit(task)
+            work = workers.submit(copy_context().run, task)  # ids of the answer
             result = asyncio.wrap_future(work)
             result.add_done_callback(lambda _: turn.release())
             try:  # a client that leaves keeps its turn until a task that has begun ends

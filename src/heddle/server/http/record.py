@@ -9,7 +9,9 @@ import ipaddress
 import re
 import secrets
 import time
+from contextvars import ContextVar
 from dataclasses import dataclass, field
+from random import Random
 from typing import TYPE_CHECKING
 
 from heddle.outputs import FinishReason
@@ -24,16 +26,22 @@ if TYPE_CHECKING:
     from heddle.errors import HeddleError
     from heddle.outputs import Usage
     from heddle.sampling_params import SamplingParams
+    from heddle.server.http.continuation import Continuation
     from heddle.server.http.keys import Key
 
 GONE = "the client closed the connection"
 
 RECORD = "heddle.record"
 """Key of the record in a request's ASGI scope."""
+CONTINUATION = "heddle.continuation"
+"""Key of the continuation in the ASGI scope of an answer that may go on in another process."""
 
 _CLIENT_ID = re.compile(r"[\x21-\x7e]{1,128}")
 ID_HEADERS = (b"x-request-id", b"request-id")
 """The headers of a response that have the id. Anthropic's clients read the second one."""
+IDENTITY: ContextVar[tuple[Random, int] | None] = ContextVar("identity", default=None)
+"""Where the ids in this task's answer come from, and when it began in s since 1970; None: it begins
+here, and its ids are new."""
 
 
 @dataclass(slots=True)
@@ -64,6 +72,7 @@ class RequestRecord:
         error_code: code of the error, as in the answer.
         usages: token counts and times of each choice.
         finishes: finish reason of each choice.
+        continuation: what other processes know of the answer; None: it stays in this one.
     """
 
     request_id: str = ""
@@ -89,6 +98,7 @@ class RequestRecord:
     error_code: str | None = None
     usages: list[Usage] = field(default_factory=list)
     finishes: list[FinishReason] = field(default_factory=list)
+    continuation: Continuation | None = None
 
     @classmethod
     def of(cls, scope: Scope, send: Send) -> RequestRecord:
@@ -105,6 +115,7 @@ class RequestRecord:
             sent.get(b"traceparent", b"").decode("latin-1"),
             sent.get(b"tracestate", b"").decode("latin-1"),
             send=send,
+            continuation=scope.get(CONTINUATION),
         )
 
     @property
@@ -177,6 +188,8 @@ class RequestRecord:
         """Note the error that ends the request. The first error counts."""
         if self.error is None:
             self.error, self.error_code = error.message, error.code
+            if self.continuation is not None:
+                self.continuation.fail(error)
 
     def leave(self) -> None:
         """Note that the client has left before its answer was complete."""
@@ -188,6 +201,20 @@ def record_of(scope: Scope) -> RequestRecord:
     """The record of a request; an empty record that nobody reads if the scope has none."""
     record: RequestRecord = scope.get(RECORD) or RequestRecord()
     return record
+
+
+def fix_identity(seed: int, began_at: int) -> None:
+    """Draw the ids in this task's answer from `seed`. It began at `began_at`, in s since 1970.
+
+    An answer that goes on in another process keeps both.
+    """
+    IDENTITY.set((Random(seed), began_at))
+
+
+def new_id() -> str:
+    """24 hexadecimal digits for an id in an answer."""
+    fixed = IDENTITY.get()
+    return secrets.token_hex(12) if fixed is None else f"{fixed[0].getrandbits(96):024x}"
 
 
 def new_request_id() -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
-import time
 from abc import abstractmethod
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -20,6 +18,7 @@ from heddle.server.generate.usage import prompt_progress
 from heddle.server.generate.writer import AnswerWriter
 from heddle.server.http.encoding import encode, event
 from heddle.server.http.error_shape import error_body
+from heddle.server.http.record import new_id
 from heddle.text.parsing.parts import CallArguments, CallStart, Reasoning, Text, parsed_answer
 from heddle.text.parsing.reading import PLAIN
 
@@ -106,7 +105,7 @@ class _CompletionsWriter(AnswerWriter):
         self._frame: Json = {  # the fields before the choices
             "id": self.id,
             "object": self.json_object,
-            "created": int(time.time()),
+            "created": self.began_at,
             "model": model,
             "system_fingerprint": options.fingerprint,
         }
@@ -280,7 +279,7 @@ def _reasoning(text: str) -> Json:
 def _call(name: str, arguments: str) -> Json:
     """A call with a new id."""
     function = {"name": name, "arguments": arguments}
-    return {"id": f"call_{secrets.token_hex(12)}", "type": "function", "function": function}
+    return {"id": f"call_{new_id()}", "type": "function", "function": function}
 
 
 class CompletionWriter(_CompletionsWriter):

@@ -6,11 +6,11 @@ and its log probabilities. Log probabilities as JSON take a tenth of the memory 
 
 from __future__ import annotations
 
-import secrets
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from heddle.server.http.encoding import array, encode, encoded_event, joined
+from heddle.server.http.record import new_id
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,7 +47,7 @@ class OutputItem(ABC):
     def __init__(self, index: int) -> None:
         """`index` is the item's place in the output."""
         self.held = 0
-        self._id = self.prefix + secrets.token_hex(12)
+        self._id = self.prefix + new_id()
         self._index = index
         self._pieces: list[str] = []
 
@@ -182,7 +182,7 @@ class OutputFunctionCall(OutputItem):
         self._fields = {
             "id": self._id,
             "type": "function_call",
-            "call_id": "call_" + secrets.token_hex(12),
+            "call_id": "call_" + new_id(),
             "name": name,
         }
 

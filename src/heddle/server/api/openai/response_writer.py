@@ -48,7 +48,6 @@ class ResponseWriter(AnswerWriter):
     ) -> None:
         """`repeated` is a JSON object of the request's fields that a response repeats."""
         super().__init__(model, options.reading)
-        self._created = int(time.time())
         self._spelling = spelling
         self._repeated = repeated
         self._logprobs = options.logprobs is not None
@@ -162,7 +161,7 @@ class ResponseWriter(AnswerWriter):
         fields = {
             "id": self.id,
             "object": "response",
-            "created_at": self._created,
+            "created_at": self.began_at,
             "completed_at": None,
             "status": status,
             "error": None,

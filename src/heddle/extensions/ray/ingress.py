@@ -1,0 +1,132 @@
+"""The ingress: keeps the clients' connections, and lets replicas answer.
+
+It knows no API. What a client sends goes to a replica as it is, and what the replica answers goes
+to the client as it is. So every route works as on one machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+import ray.exceptions
+from ray.serve.exceptions import BackPressureError, RayServeException
+from starlette.responses import Response, StreamingResponse
+
+from heddle.errors import BodyTimeoutError, BodyTooLargeError, HeddleError, OverloadedError
+from heddle.extensions.ray.exchange import Exchange
+from heddle.extensions.ray.keeping import Patience, ReplicaLostError, kept
+from heddle.hosting.registry import Registry
+from heddle.server.app import create_app
+from heddle.server.http.errors import error_response
+from heddle.server.http.record import RequestRecord
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from ray.serve.handle import DeploymentHandle
+    from starlette.requests import Request
+
+    from heddle.extensions.ray.config import Deployed
+    from heddle.extensions.ray.exchange import Piece
+
+
+class Ingress:
+    """One ingress, for Ray Serve."""
+
+    def __init__(self, replicas: DeploymentHandle, deployed: Deployed) -> None:
+        """`replicas` sends requests to the replicas."""
+        self._answer = replicas.options(stream=True).answer
+        self._tries = deployed.registry.resume_tries
+        self._patience = Patience(deployed.deploy.start_wait, deployed.deploy.silence)
+        self._server = deployed.server
+        self._app = create_app(
+            Registry(), deployed.server
+        )  # for the shapes of errors; it has no model
+
+    async def __call__(self, request: Request) -> Response:
+        """Answer a client."""
+        scope = {**request.scope, "app": self._app}
+        try:
+            exchange = await self._exchange(request)
+            shape = self._app.state.error_shapes.of(exchange.path)
+            pieces = kept(exchange, self._ask, self._tries, self._patience, shape)
+            first = await anext(pieces)
+        except HeddleError as error:
+            return error_response(error, scope)
+        return _response(first, pieces)
+
+    async def _exchange(self, request: Request) -> Exchange:
+        """The request of a client, with its body.
+
+        Raises:
+            BodyTooLargeError, BodyTimeoutError: as on one machine.
+        """
+        scope = request.scope
+        record = RequestRecord.of(scope, _nowhere)
+        parts, size, most = [], 0, self._server.max_body
+        try:
+            async with asyncio.timeout(self._server.body_timeout):
+                async for part in request.stream():
+                    size += len(part)
+                    if size > most:
+                        raise BodyTooLargeError(
+                            f"the body must be at most {most} bytes long; send less, or raise the"
+                            " setting `max_body`"
+                        )
+                    parts.append(part)
+        except TimeoutError:
+            raise BodyTimeoutError(
+                f"the body did not arrive within {self._server.body_timeout} s; send it faster, or"
+                " raise the setting `body_timeout`"
+            ) from None
+        return Exchange(
+            method=scope["method"],
+            path=scope["path"],
+            query=scope["query_string"],
+            headers=list(scope["headers"]),
+            body=b"".join(parts),
+            client=record.address,
+            request_id=record.request_id,
+            seed=secrets.randbits(63),
+            began_at=int(time.time()),
+        )
+
+    async def _ask(self, exchange: Exchange) -> AsyncGenerator[Piece]:
+        """The pieces of an answer from the replica that the router chooses.
+
+        Raises:
+            OverloadedError: too many requests wait.
+            ReplicaLostError: the replica, or the network to it, has failed.
+        """
+        stream = self._answer.remote(exchange)
+        try:
+            async for piece in stream:
+                yield piece
+        except BackPressureError as error:
+            raise OverloadedError(
+                f"{error.num_queued_requests} requests wait for a replica; try again later"
+            ) from None
+        except (ray.exceptions.RayError, RayServeException) as error:
+            raise ReplicaLostError(f"the replica failed: {type(error).__name__}") from error
+        finally:
+            stream.cancel()
+
+
+def _response(first: Piece, rest: AsyncGenerator[Piece]) -> Response:
+    async def body() -> AsyncGenerator[bytes]:
+        async with aclosing(rest) as pieces:
+            yield first.body
+            async for piece in pieces:
+                yield piece.body
+
+    response = StreamingResponse(body(), status_code=first.status)
+    response.raw_headers = [*first.headers]
+    return response
+
+
+async def _nowhere(_: object) -> None:
+    """The `send` of a record that sends nothing."""
