@@ -240,3 +240,38 @@ def test_a_draft_model_that_does_not_pay_is_tried_now_and_then() -> None:
     lengths = [one.draft_length("fixed", [sequence], 9.0) for _ in range(130)]
     assert [index for index, length in enumerate(lengths) if length] == [64, 129]
     assert lengths[64] == 2
+
+
+def test_known_output_is_guessed_before_anything_else() -> None:
+    one, sequence = speculator(measured(1, 1.0, 0.01), Fixed(15)), decoding(1)
+    sequence.known = [6, 40, 41, 42]
+    assert one.guess([sequence], 31) == {1: [40, 41, 42]}
+    sequence.tokens += [40, 41]
+    assert one.guess([sequence], 31) == {1: [42]}
+    sequence.tokens += [42, 7]
+    assert one.guess([sequence], 31)[1][:3] == range(1, 4), "then as without it"
+
+
+def test_known_output_is_guessed_if_the_request_wants_no_guesses() -> None:
+    sequence = decoding(1, speculation=Speculation("off"))
+    sequence.known = [6, 40, 41]
+    assert speculator(measured(1, 1.0, 0.01)).guess([sequence], 31) == {1: [40, 41]}
+
+
+def test_known_output_that_turns_out_wrong_is_guessed_no_more() -> None:
+    one, sequence = speculator(measured(1, 1.0, 0.01)), decoding(1, speculation=Speculation("off"))
+    sequence.known = [6, 40, 41, 42]
+    assert one.guess([sequence], 31)
+    sequence.tokens += [40, 9]
+    assert one.guess([sequence], 31) == {}
+
+
+def test_known_output_delays_other_streams_no_more_than_a_prompt_does() -> None:
+    pace = Pace(max_gap=2.0)
+    for _ in range(9):
+        pace.observe(2, 0, 1.0)
+        pace.observe(2, 10, 2.0)  # ten tokens of a prompt make the step a second longer
+    sequences = [decoding(1, speculation=Speculation("off")) for _ in range(2)]
+    sequences[0].known = [6, *range(40, 71)]
+    guessed = speculator(pace).guess(sequences, 31)
+    assert 4 <= len(guessed[1]) <= 10

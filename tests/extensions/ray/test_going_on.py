@@ -14,7 +14,9 @@ from heddle.extensions.ray.answering import answer
 from heddle.extensions.ray.exchange import Exchange, Piece
 from heddle.extensions.ray.keeping import Patience, ReplicaLostError, kept
 from heddle.hosting.registry import Registry
+from heddle.outputs import FinishReason
 from heddle.server.app import create_app
+from heddle.server.http.edge import stop_admission
 from heddle.server.http.error_shape import DEFAULT
 from patience import PATIENCE
 from talking_model import talking_engine
@@ -188,10 +190,10 @@ def test_a_silent_replica_is_lost() -> None:
 
     async def run() -> list[Piece]:
         sent = exchange("/v1/chat/completions", CHAT)
-        waits = Patience(PATIENCE, 0.01)
+        waits = Patience(10 * PATIENCE, 0.01)
         return [piece async for piece in kept(sent, ask, 1, waits, DEFAULT)]
 
-    pieces = asyncio.run(run())
+    pieces = asyncio.run(asyncio.wait_for(run(), PATIENCE))
     assert len(asked) == 2
     assert [piece.body for piece in pieces] == [b"data: {}\n\n", b"data: {}\n\n", b""]
 
@@ -201,9 +203,101 @@ def test_a_client_that_leaves_ends_the_request(apps: list[ASGIApp]) -> None:
 
     async def run() -> None:
         sent = exchange("/v1/chat/completions", CHAT)
+        before = engine.snapshot().finished[FinishReason.CANCELLED]
         async with aclosing(answer(apps[0], sent, "one", PATIENCE)) as pieces:
             await anext(pieces)
-        while engine.snapshot().running:
+        while engine.snapshot().finished[FinishReason.CANCELLED] == before:
             await asyncio.sleep(0.001)  # lets the engine end it
 
     asyncio.run(asyncio.wait_for(run(), PATIENCE))
+
+
+def test_a_model_that_fails_is_left(apps: list[ASGIApp]) -> None:
+    with talking_engine(TEMPLATE) as (engine, executor):
+        executor.answers = ("<think>so it is</think>well, it is a long day", "other words here")
+
+        def before_step(step: int) -> None:
+            if step == 12:
+                raise RuntimeError("the step burns")
+
+        executor.before_step = before_step
+        failing = create_app(Registry.of(engine), ServerConfig())
+
+        async def run() -> None:
+            calm = await whole(Replicas(apps), exchange("/v1/chat/completions", CHAT))
+            replicas = Replicas([failing, apps[1]])
+            pieces = await whole(replicas, exchange("/v1/chat/completions", CHAT))
+            assert len(replicas.asked) == 2
+            assert 5 < len(replicas.asked[1]) <= 12
+            assert timeless(text(pieces)) == timeless(text(calm))
+
+        asyncio.run(run())
+
+
+def test_a_server_that_stops_is_left(apps: list[ASGIApp]) -> None:
+    with talking_engine(TEMPLATE) as (engine, _):
+        stopping = create_app(Registry.of(engine), ServerConfig())
+        stop_admission(stopping)
+
+        async def run() -> None:
+            replicas = Replicas([stopping, apps[1]])
+            pieces = await whole(replicas, exchange("/v1/chat/completions", CHAT))
+            assert len(replicas.asked) == 2
+            assert pieces[0].status == 200
+
+        asyncio.run(run())
+
+
+def test_a_wrong_request_is_not_sent_again(apps: list[ASGIApp]) -> None:
+    async def run() -> None:
+        replicas = Replicas(apps)
+        [piece] = await whole(replicas, exchange("/v1/chat/completions", {"messages": 7}))
+        assert len(replicas.asked) == 1
+        assert piece.status == 400
+
+    asyncio.run(run())
+
+
+def test_ids_and_seeds_of_a_large_body_stay(apps: list[ASGIApp]) -> None:
+    """A thread translates a body of more than 16 KiB."""
+    body = {"messages": CHAT["messages"], "stream": True, "user": "u" * 20_000}
+
+    async def run() -> None:
+        ids = set()
+        for name in (0, 1):
+            replicas = Replicas([apps[name]])
+            sent = text(await whole(replicas, exchange("/v1/chat/completions", body)))
+            ids |= {one["id"] for one in timeless(sent)}
+        assert len(ids) == 1
+
+    asyncio.run(run())
+
+
+def test_the_last_event_of_a_choice_is_sent_once(apps: list[ASGIApp]) -> None:
+    body = {"prompt": "ab", "stream": True, "n": 2, "max_tokens": 3}
+
+    async def run() -> list[Any]:
+        calm = await whole(Replicas(apps), exchange("/v1/completions", body))
+        tokens: dict[int, list[int]] = {0: [], 1: []}
+        for piece in calm:
+            for index, token in piece.tokens:
+                tokens[index].append(token)
+        sent = exchange("/v1/completions", body, begun=True, tokens=tokens, closed={0})
+        return timeless(text(await whole(Replicas(apps), sent)))
+
+    choices = [choice for event in asyncio.run(run()) for choice in event["choices"]]
+    assert {one["index"] for one in choices} == {1}
+
+
+def test_choices_without_a_seed_are_the_same_at_each_replica(apps: list[ASGIApp]) -> None:
+    body = {"prompt": ["ab", "ab"], "n": 4, "max_tokens": 3}
+
+    async def run() -> None:
+        answers = [
+            clean(json.loads(text(await whole(Replicas([app]), exchange("/v1/completions", body)))))
+            for app in apps
+        ]
+        assert answers[0] == answers[1]
+        assert len({choice["text"] for choice in answers[0]["choices"]}) == 2
+
+    asyncio.run(run())
