@@ -1,0 +1,5 @@
+"""Many machines, on Ray Serve."""
+
+from heddle.doors import Extension
+
+EXTENSION = Extension()
