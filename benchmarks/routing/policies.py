@@ -32,8 +32,8 @@ class Heddle:
     """`routers` ingresses with a view of their own; requests come to them in turn.
 
     Attributes:
-        decisions, seconds: how many decisions, and how long they took without the noting of them.
-        noting: seconds of noting what was sent.
+        decisions: how many.
+        seconds, noting: of processor time, for decisions and for noting what was sent.
     """
 
     def __init__(self, replicas: list[Replica], routers: int = 1) -> None:
@@ -45,11 +45,11 @@ class Heddle:
     def route(self, talk: Conversation, avoid: tuple[str, ...], now: float) -> str:
         fleet = self.fleets[self.decisions % len(self.fleets)]
         ask = Ask(talk.key(), "model", "", talk.client, avoid)
-        began = time.perf_counter()
+        began = time.thread_time()
         best = choose(ask, fleet, now)[0]
-        chosen = time.perf_counter()
+        chosen = time.thread_time()
         fleet.sent(best.name, ask.key, now, held=best.held, client=ask.client, delay=best.delay)
-        self.noting += time.perf_counter() - chosen
+        self.noting += time.thread_time() - chosen
         self.seconds += chosen - began
         self.decisions += 1
         return best.name

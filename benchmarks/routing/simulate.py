@@ -18,11 +18,10 @@ from __future__ import annotations
 import argparse
 import heapq
 import itertools
+import math
 import resource
 import statistics
 import sys
-import time
-import tracemalloc
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,7 +29,7 @@ from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from heddle.extensions.ray.routing.published import Publisher, read
+from heddle.extensions.ray.routing.published import SLICES, Publisher, read
 from routing.policies import Heddle, Policy, PowerOfTwo
 from routing.replica import Cache, Machine, Replica, Work
 from routing.traffic import Conversation, Talkers, Traffic
@@ -63,7 +62,6 @@ class Run:
 
     Args:
         seconds, warm: of simulated time, in all and before anything is counted.
-        requests: end after so many, if they come before `seconds`.
         dies: when the first replica dies; None: never.
     """
 
@@ -75,7 +73,6 @@ class Run:
         *,
         seconds: float,
         warm: float,
-        requests: int | None = None,
         dies: float | None = None,
         seed: int = 1,
     ) -> None:
@@ -89,7 +86,7 @@ class Run:
         self.now = 0.0
         self._talkers = Talkers(traffic, seed)
         self._one = Cache(sum(machine.cache for machine in machines))
-        self._seconds, self._warm, self._requests = seconds, warm, requests
+        self._seconds, self._warm = seconds, warm
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self._arrivals = self._talkers.arrivals()
@@ -99,9 +96,9 @@ class Run:
         if dies is not None:
             self._at(dies, lambda: self._die("replica-0"))
 
-    def run(self) -> Run:
-        """Simulate to the end."""
-        while self._heap and (self._requests is None or self.routed < self._requests):
+    def run(self, requests: int | None = None) -> Run:
+        """Simulate to the end, or until so many requests were sent in all. May be called again."""
+        while requests is None or self.routed < requests:
             self.now, _, happen = heapq.heappop(self._heap)
             if self.now > self._seconds:
                 break
@@ -140,7 +137,7 @@ class Run:
         for work in ended:
             self._end(replica, work)
         until = replica.until
-        if until < float("inf"):
+        if until < math.inf:
             self._at(until, lambda: self._look_again(replica, until))
 
     def _look_again(self, replica: Replica, until: float) -> None:
@@ -287,36 +284,35 @@ def vary(limit: float, seconds: float, load: float) -> None:
 
 def large(replicas: int, requests: int) -> None:
     """Many replicas: how long a decision takes, and how much memory a router needs."""
-    traffic = replace(Traffic(), conversations=1.0 * replicas, systems=100, clients=10_000)
-    began = time.perf_counter()
-    run = Run(
-        traffic, [Machine()] * replicas, Heddle, seconds=1e9, warm=60.0, requests=requests
-    ).run()
-    assert isinstance(run.policy, Heddle)
-    policy, elapsed = run.policy, time.perf_counter() - began
-    print(f"{replicas} replicas, {run.routed} requests in {run.now:.0f} s; took {elapsed:.0f} s")
-    print(f"decision {policy.seconds / policy.decisions * 1e6:.1f} us mean; ", end="")
-    print(f"noting what was sent {policy.noting / policy.decisions * 1e6:.1f} us")
-    held = sum(len(policy.fleets[0].held(name)) for name in run.replicas)
-    print(f"hashes held: {held}; the process has used {_peak():.0f} MB at most")
-    tally = run.tally
-    print(f"hit rate {tally.hit / tally.prompt:.1%}, one cache {tally.hit_one / tally.prompt:.1%}")
-    print(f"the router's view takes {_size(run):.0f} MB")
-
-
-def _peak() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    traffic = replace(Traffic(), conversations=1.5 * replicas, systems=100, clients=10_000)
+    run = Run(traffic, [Machine()] * replicas, Heddle, seconds=math.inf, warm=60.0)
+    policy = run.policy
+    assert isinstance(policy, Heddle)
+    fleet = policy.fleets[0]
+    print(f"{replicas} replicas\n\nrequests  simulated  decision  noting  hashes held  hit rate")
+    for part in range(1, 11):
+        run.run(requests * part // 10)
+        held = sum(len(fleet.held(name)) for name in run.replicas)
+        decision, noting = (s / policy.decisions * 1e6 for s in (policy.seconds, policy.noting))
+        rate = run.tally.hit / max(1, run.tally.prompt)
+        print(f"{run.routed:8} {run.now:8.0f} s {decision:6.1f} us {noting:4.1f} us", end="")
+        print(f"{held:13}{rate:10.1%}", flush=True)
+    print(f"\na router that learns all of it from publications: {_size(run):.0f} MB")
 
 
 def _size(run: Run) -> float:
-    """MB of a router that learns what the run's router knows, from publications alone."""
-    tracemalloc.start()
+    """MB that the process grows by another router, which hears 16 publications of each replica."""
+    before = _resident()
     policy = Heddle(list(run.replicas.values()))
-    for number in range(16):
+    for number in range(SLICES):
         for replica in run.replicas.values():
             published = replica.publisher.publish(replica.load(run.now), now=run.now + number)
             policy.hear(replica.name, read(published), run.now + number)
-    return tracemalloc.get_traced_memory()[0] / 1e6
+    return _resident() - before
+
+
+def _resident() -> float:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 1e6
 
 
 def main() -> None:

@@ -300,8 +300,10 @@ def test_memory_is_bounded_whatever_is_published_and_sent():
                     "".join(draw.choices("\U0001f600abcdefgh", k=LONGEST_NAME))
                     for _ in range(MOST_NAMES)
                 )
-                load = {"models": texts, "adapters": texts, "known": texts}
-                load["clients"] = dict.fromkeys(texts, 1)
+                load = {
+                    **{"models": texts, "adapters": texts, "known": texts},
+                    "clients": dict.fromkeys(texts, 1),
+                }
                 fleet.hear(name, publication(publisher, float(number), **load), float(number))
         for _ in range(2000):
             one = key(*(draw.getrandbits(60) for _ in range(8)))
