@@ -157,7 +157,9 @@ class EngineLoop:
 
     @property
     def _running(self) -> list[Sequence]:
-        return [one for one in self.scheduler.slots if one is not None and not one.ended]
+        """The sequences with a slot whose requests have not ended."""
+        requests = self.delivery.requests
+        return [one for one in self.scheduler.slots if one is not None and one.id in requests]
 
     def _close(self, *, keep: bool) -> None:
         """Release all slots and pages, and close cache and model.
@@ -387,12 +389,10 @@ class EngineLoop:
             step_log.log_step(self.heartbeat.step, plan, seconds)
         self.heartbeat.step += 1
         self.heartbeat.enter(Phase.DELIVERING)
-        rescue, self.rescue = self.rescue, None  # a failure in `update` may lose tokens
         with self.gate.lock:
             if self.cancels.ids:
                 self._take_cancels()
             self.delivery.events = events = self.scheduler.update(result, seconds)
-        self.rescue = rescue
         self.activity.note_result(result.sampled, computed_at)
         if seconds > SLOW:
             self.slowness.note_step(seconds, self.activity.latest)
@@ -496,7 +496,10 @@ class EngineLoop:
         with self.gate.lock:
             self.gate.refuse(error)
             self.calls.refuse(error)
-        self._deliver()
+        try:
+            self._deliver()
+        except Exception:  # requests that go on get these tokens again
+            _log.exception("the tokens of the last step were not delivered")
         poison = self.gate.poison
         failure = EngineFailedError(f"the request failed: {poison.reason}") if poison else error
         left = Interrupted.of(self.model, self.delivery, self._failed, failure, error)

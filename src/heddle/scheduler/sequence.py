@@ -145,18 +145,21 @@ class Sequence:
             self.pooling, self.prompt_logprobs = None, params.prompt_logprobs
             self.most_output, self.wanted_slot = params.max_tokens, params.id_slot
 
-    def afresh(self, sequence_id: int) -> Sequence:
-        """The same prompt and output for another scheduler, with nothing computed."""
+    def afresh(self, sequence_id: int, output: int, scored: int, mu: float | None) -> Sequence:
+        """The prompt and the first `output` tokens after it for another scheduler, not computed.
+
+        `scored` tokens of the prompt need no score. `mu` is mirostat's bound after the output.
+        """
         one = Sequence(
             sequence_id,
             self.params,
-            list(self.tokens),
+            self.tokens[: self.prompt_tokens + output],
             self.prompt_tokens,
             self.stop_tokens,
             self.rules,
-            scored=self.scored,
+            scored=scored,
             cached_tokens=self.cached_tokens,
-            mu=self.mu,
+            mu=mu,
             client=self.client,
             known=self.known,
         )

@@ -97,6 +97,9 @@ class Request:
         cancels: of the engine that runs it; None before an engine has accepted it.
         cancelled: whether its caller wants it to end.
         failed_steps: failed steps that computed it, in engines that it was taken from.
+        delivered: number of its tokens that its sink has.
+        mu: mirostat's bound after the newest of them.
+        scored: number of leading prompt tokens whose logprobs its sink has.
     """
 
     sequence: Sequence
@@ -111,7 +114,9 @@ class Request:
     cancels: Cancels | None = None
     cancelled: bool = False
     failed_steps: int = 0
-    _first_reported: bool = False  # whether the None of the prompt's first token was sent
+    delivered: int = 0
+    mu: float | None = None
+    scored: int = 0
 
     def __post_init__(self) -> None:
         self.last_token_at = self.submitted_at
@@ -123,8 +128,11 @@ class Request:
             self.cancels.add(self.sequence.id)
 
     def move(self, sequence_id: int, cancels: Cancels) -> None:
-        """Let another engine go on with it, under an id of that engine."""
-        self.sequence = self.sequence.afresh(sequence_id)
+        """Let another engine go on with it, under an id of that engine.
+
+        That engine goes on after what the sink has. Later tokens were lost with the failed engine.
+        """
+        self.sequence = self.sequence.afresh(sequence_id, self.delivered, self.scored, self.mu)
         self.cancels = cancels
         if self.cancelled:
             cancels.add(sequence_id)
@@ -153,7 +161,7 @@ class Request:
         """Token counts and times so far."""
         prompt, cached = self.sequence.prompt_tokens, self.sequence.cached_tokens
         waited = (self.first_step_at or time.perf_counter()) - self.submitted_at
-        usage = Usage(prompt, self.sequence.output_tokens, cached or 0, queue_seconds=waited)
+        usage = Usage(prompt, self.delivered, cached or 0, queue_seconds=waited)
         if (guessing := self.sequence.guessing) is not None:
             drafted, accepted = guessing.counts.drafted, guessing.counts.accepted
             usage = replace(usage, drafted_tokens=drafted, accepted_tokens=accepted)
@@ -167,8 +175,8 @@ class Request:
 
     def prompt_logprobs(self, scored: Scored) -> tuple[PromptLogprob | None, ...]:
         """Logprobs of the prompt's next tokens; None for the prompt's first token."""
-        first = () if self._first_reported else (None,)
-        self._first_reported = True
+        first = () if self.scored else (None,)
+        self.scored += len(first) + len(scored.scores)
         return (*first, *scored.scores)
 
 

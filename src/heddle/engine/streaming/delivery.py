@@ -115,6 +115,8 @@ class Delivery:
                 else:
                     self._deliver_other(event)
             except Exception as cause:
+                if event.sequence.id not in self.requests:
+                    raise  # the request has its last delta: the scheduler has failed
                 self._fail_request(event.sequence.id, cause)
 
     def _deliver_token(
@@ -135,11 +137,14 @@ class Delivery:
         text = "" if finish is FinishReason.STOP else detokenizer.push(sampled.token)
         if finish is not None:
             text += detokenizer.finish()
-        if detokenizer.stopped_by is not None:
-            self._leave_scheduler(sequence.id)
-            finish = FinishReason.STOP
+        request.delivered, request.mu = request.delivered + 1, sampled.mu
         tokens = (TokenLogprob(sampled.token, sampled.logprob, sampled.top),)
-        if finish is None:
+        if detokenizer.stopped_by is not None:
+            try:
+                self._leave_scheduler(sequence.id)
+            finally:
+                self.end(request, FinishReason.STOP, text, tokens)
+        elif finish is None:
             self._emit(request, Delta(text, tokens))
         else:
             self.end(request, finish, text, tokens)
@@ -168,9 +173,11 @@ class Delivery:
         """End one request whose event could not be delivered. Other requests continue."""
         request = self.requests[request_id]
         _log.error("request %s failed", request.label, exc_info=cause)
-        self._leave_scheduler(request_id)
         error = EngineFailedError(f"the request's output could not be delivered: {cause}")
-        self.end(request, FinishReason.ERROR, error=error)
+        try:
+            self._leave_scheduler(request_id)
+        finally:
+            self.end(request, FinishReason.ERROR, error=error)
 
     def _end_cancelled(self) -> None:
         cancelled, self.cancelled = self.cancelled, []
