@@ -81,7 +81,7 @@ def until(condition: Callable[[], bool]) -> None:
     raise AssertionError("the condition did not come true")
 
 
-def burn(_: int) -> None:
+def burn(*_: object) -> None:
     raise RuntimeError("the step burns")
 
 

@@ -9,12 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fake_loads import Loads, until
+from fake_loads import Loads, burn, until
 from heddle.config import RegistryConfig
 from heddle.embedding import EmbeddingParams
 from heddle.engine import Engine
 from heddle.engine.streaming.blocking import Collector
-from heddle.errors import EngineClosedError, EngineFailedError, ModelPoisonedError
+from heddle.errors import (
+    EngineClosedError,
+    EngineFailedError,
+    ModelPoisonedError,
+)
 from heddle.hosting import loads as loads_module
 from heddle.hosting import unloads as unloads_module
 from heddle.hosting.registry import Registry
@@ -222,6 +226,28 @@ def test_an_event_loop_gets_the_rest_of_its_streams(make: Make, loads: Loads) ->
         Timer.made[-1].fire()
 
     assert asyncio.run(read()) == expected
+
+
+def test_usage_counts_the_guesses_before_the_failure(make, loads: Loads) -> None:
+    asked = params(speculation={"drafter": "auto", "length": 2}, max_tokens=40)
+    prompt = [5, 6, 7] * 20
+    registry = make()
+    engine = registry.load("one")
+    fail_at(loads, 30)
+    collector = Collector()
+    engine.submit(prompt, asked, collector)
+    until(lambda: bool(Timer.made))
+    before = engine.snapshot().drafted_tokens
+    load_again(loads)
+    assert collector.wait().usage.drafted_tokens >= before > 0
+
+
+def test_requests_end_if_their_tokens_may_be_lost(make, loads: Loads, monkeypatch) -> None:
+    registry = make()
+    engine = registry.load("one")
+    monkeypatch.setattr(engine.thread._loop.scheduler, "update", burn)
+    with pytest.raises(ModelPoisonedError, match="burns"):
+        engine.complete("hello", params())
 
 
 def test_without_tries_requests_end_at_once(make: Make, loads: Loads) -> None:

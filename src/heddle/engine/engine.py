@@ -298,7 +298,7 @@ class Engine(Closing):
         loop = asyncio.get_running_loop()
         mailbox = self._mailboxes.get(loop)
         if mailbox is None:
-            mailbox = self._mailboxes[loop] = Mailbox(loop, self.thread.to_wake)
+            mailbox = self._mailboxes[loop] = Mailbox(loop)
         streams = AsyncStreams(len(requests), mailbox, backlog)
         streams.tickets = self.submit_many(
             (

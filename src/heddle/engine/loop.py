@@ -113,6 +113,7 @@ class EngineLoop:
         self._ahead: StepPlan | None = None  # submitted before the tokens of the step before
         self._device_problem: str | None = None  # another thread may set it
         self._failed: frozenset[int] = frozenset()  # ids of the requests of the failed step
+        self._applies = False  # a result is being applied: a failure may lose tokens
         self.rescue: Callable[[Interrupted], bool] | None = None  # any thread may set it
         self.heartbeat = Heartbeat()
         self.activity = Activity(config.slots)
@@ -387,12 +388,12 @@ class EngineLoop:
             step_log.log_step(self.heartbeat.step, plan, seconds)
         self.heartbeat.step += 1
         self.heartbeat.enter(Phase.DELIVERING)
-        rescue, self.rescue = self.rescue, None  # a failure in `update` may lose tokens
+        self._applies = True
         with self.gate.lock:
             if self.cancels.ids:
                 self._take_cancels()
             self.delivery.events = events = self.scheduler.update(result, seconds)
-        self.rescue = rescue
+        self._applies = False
         self.activity.note_result(result.sampled, computed_at)
         if seconds > SLOW:
             self.slowness.note_step(seconds, self.activity.latest)
@@ -469,7 +470,7 @@ class EngineLoop:
         with self.gate.lock:
             failed = self.scheduler.abandon()
         labels = ", ".join(self.delivery.requests[sequence.id].label for sequence in failed)
-        _log.error("%s; failed requests: %s", poison, labels or "none", exc_info=cause)
+        _log.error("%s; requests in the step: %s", poison, labels or "none", exc_info=cause)
         return self._fail(failed, poison)
 
     def _fail(self, sequences: list[Sequence], poison: Poison) -> ModelPoisonedError:
@@ -500,5 +501,6 @@ class EngineLoop:
         poison = self.gate.poison
         failure = EngineFailedError(f"the request failed: {poison.reason}") if poison else error
         left = Interrupted.of(self.model, self.delivery, self._failed, failure, error)
-        if poison is None or self.rescue is None or not left.count or not self.rescue(left):
+        rescue = None if poison is None or self._applies else self.rescue
+        if rescue is None or not left.count or not rescue(left):
             left.give_up()

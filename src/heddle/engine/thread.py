@@ -45,7 +45,6 @@ class EngineThread:
 
     Attributes:
         cancels: requests to end.
-        to_wake: mailboxes with new deltas. Only this thread uses it.
         gate: says whether the engine accepts requests.
         wake: wakes this thread. Any thread may call it.
         observe: calls an observer from now on; see `Delivery.observe`.
@@ -61,7 +60,7 @@ class EngineThread:
         """Raises ConfigError if the prefix cache's directory cannot be used."""
         self._loop = loop = EngineLoop(model, config, turns)
         self._model, self.gate, self._lock = model, loop.gate, loop.gate.lock
-        self.cancels, self.to_wake = loop.cancels, loop.delivery.to_wake
+        self.cancels = loop.cancels
         self.wake = loop.wakeup.notify
         self.observe = loop.delivery.observe
         self.accept, self.go_on = loop.admission.accept, loop.admission.go_on

@@ -154,6 +154,8 @@ class Entry:
 class Entries:
     """The entries by name. Whoever reads or changes them, or calls a method, holds `lock`.
 
+    Only `end_interrupted` takes it.
+
     Attributes:
         config: settings of models that have none of their own.
         keep_alive: as in `Entry`, for models that have none of their own.
@@ -211,6 +213,13 @@ class Entries:
             source, known = known.source, None  # once more, under another name
         served = name or (known.name if known else name_before_fetch(source))
         return Entry(served, source, config or self.config, keep_alive=alive)
+
+    def end_interrupted(self, entry: Entry) -> None:
+        """End the requests of a poisoned model that wait for a load, without the lock."""
+        with self.lock:
+            interrupted = entry.take_interrupted()
+        if interrupted is not None:
+            interrupted.give_up()
 
     def insert(self, entry: Entry) -> None:
         """Make a model known. The first one is the default."""

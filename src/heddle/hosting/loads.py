@@ -85,9 +85,7 @@ class Loads:
             _log.info("model %s could not be loaded: %s", entry.name, reason)
             with self._entries.lock:
                 entry.state, entry.reason = ModelState.FAILED, reason
-                interrupted = entry.take_interrupted()
-            if interrupted is not None:
-                interrupted.give_up()
+            self._entries.end_interrupted(entry)
             _forget_objects(error)
             reclaim_memory()
             load.set_exception(error)

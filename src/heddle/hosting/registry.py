@@ -351,11 +351,10 @@ class Registry(Closing):
             self._entries.closed = True
             self._loads.end()
             self._keeper.end()
-            engines = [entry.engine for entry in self._entries.by_name.values()]
-            left = [entry.take_interrupted() for entry in self._entries.by_name.values()]
-        for interrupted in left:
-            if interrupted is not None:
-                interrupted.give_up()
+            entries = list(self._entries.by_name.values())
+            engines = [entry.engine for entry in entries]
+        for entry in entries:
+            self._entries.end_interrupted(entry)
         # At once: an engine may save pages for seconds, while requests of another one run on.
         closing = [threading.Thread(target=engine.close) for engine in engines if engine]
         for thread in closing:

@@ -46,9 +46,7 @@ class Unloads:
             if entry.state is ModelState.UNLOADED:
                 raise ModelNotFoundError(f"model {name!r} is not loaded", param="model")
             entry.state = ModelState.UNLOADING
-            interrupted = entry.take_interrupted()
-        if interrupted is not None:
-            interrupted.give_up()
+        entries.end_interrupted(entry)
         if entry.engine is not None:
             _end(entry.engine, self._seconds if seconds is None else seconds)
             self.show_former(entry.name, entry.engine)

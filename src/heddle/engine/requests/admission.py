@@ -167,7 +167,6 @@ class Admission:
         """
         requests = interrupted.take(tries)
         with self._gate.accepting():
-            self._delivery.mailboxes += interrupted.mailboxes
             interrupted.leave()
             for request in requests:
                 request.move(new_id(), self._cancels)

@@ -15,7 +15,6 @@ from heddle.outputs import FinishReason
 if TYPE_CHECKING:
     from heddle.engine.requests.request import Request
     from heddle.engine.streaming.delivery import Delivery
-    from heddle.engine.streaming.streams import Mailbox
     from heddle.errors import HeddleError
     from heddle.loading.loaded_model import LoadedModel
 
@@ -56,11 +55,6 @@ class Interrupted:
     def count(self) -> int:
         """Number of the requests."""
         return len(self._delivery.requests)
-
-    @property
-    def mailboxes(self) -> list[list[Mailbox]]:
-        """The mailboxes to wake after deltas of the requests."""
-        return self._delivery.mailboxes
 
     def fits(self, model: LoadedModel) -> bool:
         """Whether a model gives the requests the tokens that theirs would have given."""

@@ -111,6 +111,7 @@ class Request:
     cancels: Cancels | None = None
     cancelled: bool = False
     failed_steps: int = 0
+    _guessed: tuple[int, int] = 0, 0  # drafted and accepted tokens in those engines
     _first_reported: bool = False  # whether the None of the prompt's first token was sent
 
     def __post_init__(self) -> None:
@@ -124,6 +125,8 @@ class Request:
 
     def move(self, sequence_id: int, cancels: Cancels) -> None:
         """Let another engine go on with it, under an id of that engine."""
+        usage = self.usage
+        self._guessed = usage.drafted_tokens, usage.accepted_tokens
         self.sequence = self.sequence.afresh(sequence_id)
         self.cancels = cancels
         if self.cancelled:
@@ -153,10 +156,18 @@ class Request:
         """Token counts and times so far."""
         prompt, cached = self.sequence.prompt_tokens, self.sequence.cached_tokens
         waited = (self.first_step_at or time.perf_counter()) - self.submitted_at
-        usage = Usage(prompt, self.sequence.output_tokens, cached or 0, queue_seconds=waited)
+        drafted, accepted = self._guessed
         if (guessing := self.sequence.guessing) is not None:
-            drafted, accepted = guessing.counts.drafted, guessing.counts.accepted
-            usage = replace(usage, drafted_tokens=drafted, accepted_tokens=accepted)
+            drafted += guessing.counts.drafted
+            accepted += guessing.counts.accepted
+        usage = Usage(
+            prompt,
+            self.sequence.output_tokens,
+            cached or 0,
+            queue_seconds=waited,
+            drafted_tokens=drafted,
+            accepted_tokens=accepted,
+        )
         if not self.first_token_at:
             return usage
         return replace(

@@ -13,6 +13,7 @@ largest unread answer is cut.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import deque
 from contextlib import suppress
 from functools import partial
@@ -242,22 +243,19 @@ class Mailbox:
     """Carries the deltas of all requests of one event loop, with at most one wake-up per step.
 
     Waking an event loop writes to a socket. This is too slow for every token of every stream. So
-    sinks only post, and once per step, after delivery, the engine calls `wake` of the mailboxes
-    with new deltas.
+    sinks only post, and once per step, after delivery, the engine calls `wake_event_loops`.
 
     Attributes:
         loop: the event loop.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, to_wake: list[Mailbox]) -> None:
-        """`to_wake` is the engine's list of mailboxes to wake after this step."""
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self._to_wake = to_wake
         self._posted: deque[tuple[ref[AsyncStreams], int, Delta]] = deque()
         self._woken = False
 
     def post(self, streams: ref[AsyncStreams], index: int, delta: Delta) -> None:
-        """Add a delta. The engine thread calls this.
+        """Add a delta. The thread that delivers it calls this, and `wake_event_loops` later.
 
         If the event loop is closed, nobody can read the delta, and the requests are cancelled.
         """
@@ -265,12 +263,12 @@ class Mailbox:
             if (readable := streams()) is not None:
                 readable.close()
             return
-        if self not in self._to_wake:
-            self._to_wake.append(self)
+        if self not in _posted.mailboxes:
+            _posted.mailboxes.append(self)
         self._posted.append((streams, index, delta))
 
     def wake(self) -> None:
-        """Wake the event loop unless it is already woken. The engine thread calls this."""
+        """Wake the event loop unless it is already woken."""
         if not self._woken:
             self._woken = True
             with suppress(RuntimeError):  # the loop was just closed; the next post cancels
@@ -283,6 +281,23 @@ class Mailbox:
             streams, index, delta = self._posted.popleft()
             if (readable := streams()) is not None:
                 readable.receive(index, delta)
+
+
+class _Posted(threading.local):
+    """The mailboxes to which this thread has posted since it last woke event loops."""
+
+    def __init__(self) -> None:
+        self.mailboxes: list[Mailbox] = []
+
+
+_posted = _Posted()
+
+
+def wake_event_loops() -> None:
+    """Wake the event loops for which this thread has posted deltas."""
+    for mailbox in _posted.mailboxes:
+        mailbox.wake()
+    _posted.mailboxes.clear()
 
 
 class Holder(Protocol):
