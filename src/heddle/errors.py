@@ -194,6 +194,20 @@ class QueueTimeoutError(OverloadedError):
     code = "queue_timeout"
 
 
+class DeadlineError(HeddleError):
+    """A request has not ended within its `deadline`, and is cancelled."""
+
+    status = 504
+    code = "deadline_exceeded"
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(
+            f"the request has not ended within its deadline of {seconds:g} s, and is cancelled."
+            " Send a later deadline, ask for fewer tokens, or try again later",
+            param="deadline",
+        )
+
+
 class NoSlotError(OverloadedError):
     """No slot is free, and the client asked not to wait for a slot."""
 

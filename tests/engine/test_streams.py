@@ -17,7 +17,6 @@ from heddle.engine.streaming.streams import (
     Backlog,
     Mailbox,
     delta_bytes,
-    wake_event_loops,
 )
 from heddle.errors import (
     BacklogError,
@@ -294,7 +293,7 @@ def test_a_mailbox_wakes_its_loop_once_for_several_deltas() -> None:
     def step() -> None:
         for streams in several:
             streams.sink(0)(Delta("x"))
-        wake_event_loops()
+        Mailbox.wake_all()
 
     step()
     step()  # the loop has not run yet and needs no second wake-up
@@ -317,12 +316,12 @@ def test_a_delta_posted_after_the_last_look_wakes_the_loop_again() -> None:
             found = len(self) > 0
             if not found and len(streams._deltas) == 1:
                 streams.sink(0)(Delta("late"))
-                wake_event_loops()
+                Mailbox.wake_all()
             return found
 
     mailbox._posted = PostedLate()
     streams.sink(0)(Delta("early"))
-    mailbox.wake()
+    Mailbox.wake_all()
     loop.calls.pop()()
     assert len(loop.calls) == 1
     loop.calls.pop()()

@@ -15,6 +15,7 @@ from heddle.embedding import EmbeddingParams
 from heddle.engine import Engine
 from heddle.engine.streaming.blocking import Collector
 from heddle.errors import (
+    DeadlineError,
     EngineClosedError,
     EngineFailedError,
     ModelPoisonedError,
@@ -226,6 +227,16 @@ def test_an_event_loop_gets_the_rest_of_its_streams(make: Make, loads: Loads) ->
         Timer.made[-1].fire()
 
     assert asyncio.run(read()) == expected
+
+
+def test_a_deadline_ends_a_request_that_waits_for_the_load(make, loads: Loads) -> None:
+    registry = make()
+    engine = registry.load("one")
+    fail_at(loads, 1)
+    with pytest.raises(DeadlineError):
+        engine.complete("hello", params(deadline=0.5))
+    load_again(loads)
+    until(lambda: registry.status()[0].in_flight == 0)
 
 
 def test_usage_counts_the_guesses_before_the_failure(make, loads: Loads) -> None:

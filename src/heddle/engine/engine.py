@@ -135,7 +135,8 @@ class Engine(Closing):
     def submit(self, prompt: Prompt, params: Params, sink: Sink) -> Ticket:
         """Queue a request for text or an embedding. The engine calls `sink` with its deltas.
 
-        Any thread may call this.
+        Any thread may call this. The `deadline` of `params` is for readers: the methods below end
+        at it, and a caller with a sink of its own cancels the ticket.
 
         Raises, before anything is queued:
             InvalidRequestError: the prompt or a parameter cannot be served.
@@ -236,8 +237,9 @@ class Engine(Closing):
 
         Without `params`, the model's defaults hold, here as in the methods below.
         """
-        collector = Collector()
-        ticket = self.submit(prompt, params or self.model.sampling_params(), collector)
+        params = params or self.model.sampling_params()
+        collector = Collector(params.deadline)
+        ticket = self.submit(prompt, params, collector)
         try:
             return collector.wait()
         except BaseException:
@@ -262,7 +264,7 @@ class Engine(Closing):
         """
         deltas: SimpleQueue[Delta] = SimpleQueue()
         params = params or self.model.sampling_params()
-        return Stream(deltas, self.submit(prompt, params, deltas.put))
+        return Stream(deltas, self.submit(prompt, params, deltas.put), params.deadline)
 
     def generate(self, prompt: Prompt, params: SamplingParams | None = None) -> AsyncStream:
         """Submit at once, and return an iterator over the deltas for the running event loop.
@@ -310,6 +312,9 @@ class Engine(Closing):
             log_id,
             known,
         )
+        deadlines = [getattr(params, "deadline", 0.0) for _, params in requests]
+        if any(deadlines):  # embeddings have none
+            streams.end_after(min(filter(None, deadlines)))
         return streams
 
     def create_sequence(
@@ -320,7 +325,7 @@ class Engine(Closing):
         Args:
             params: None: the model's defaults. Without a seed, one is drawn once. `max_tokens`,
                 `stop`, `stop_token_ids`, `grammar`, `shown_specials` and `prompt_logprobs` have no
-                meaning here; `ignore_eos` has no effect.
+                meaning here; `ignore_eos` and `deadline` have no effect.
             single_line: True: the end of a line ends the text; the part of the token before it is
                 still text. "mask": tokens with the end of a line are never sampled.
 

@@ -20,7 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 from weakref import WeakSet, ref
 
-from heddle.errors import BacklogError, EventLoopError, HeddleError
+from heddle.errors import BacklogError, DeadlineError, EventLoopError, HeddleError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -95,6 +95,7 @@ class AsyncStreams:
         self._closed = False
         self._arrival: asyncio.Future[None] | None = None
         self._patient = False  # whether the reader waits until all requests have ended
+        self._timer: asyncio.TimerHandle | None = None  # of the deadline
         if backlog is not None:
             backlog.holders.add(self)
 
@@ -170,10 +171,21 @@ class AsyncStreams:
         if self._unfinished:
             self._unfinished = 0
             self._drop()
+            if self._timer is not None:
+                with suppress(RuntimeError):  # another thread, or a closed loop: it fires in vain
+                    if asyncio.get_running_loop() is self._mailbox.loop:
+                        self._timer.cancel()
 
     __del__ = close
 
-    def cut(self, error: BacklogError) -> None:
+    def end_after(self, seconds: float) -> None:
+        """Cut the streams with DeadlineError if they have not ended after `seconds`.
+
+        The timer refers to them weakly, as sinks do.
+        """
+        self._timer = self._mailbox.loop.call_later(seconds, _end_late, ref(self), seconds)
+
+    def cut(self, error: HeddleError) -> None:
         """Cancel all requests, and raise `error` in the reader."""
         self._failure = error
         self._drop()
@@ -193,6 +205,8 @@ class AsyncStreams:
         self.held += size
         self._ended += delta.finish is not None
         self._failure = self._failure or delta.error
+        if self._is_complete and self._timer is not None:
+            self._timer.cancel()
         if not self._patient or self._is_complete:
             self._wake()
         if self._backlog is not None and self.held > _FEW:
@@ -232,6 +246,11 @@ class AsyncStreams:
             self._arrival.set_result(None)
 
 
+def _end_late(late: ref[AsyncStreams], seconds: float) -> None:
+    if (streams := late()) is not None:
+        streams.cut(DeadlineError(seconds))
+
+
 def _foreign_loop() -> EventLoopError:
     return EventLoopError(
         "this stream belongs to another event loop; read it there, or call generate in this event"
@@ -243,7 +262,7 @@ class Mailbox:
     """Carries the deltas of all requests of one event loop, with at most one wake-up per step.
 
     Waking an event loop writes to a socket. This is too slow for every token of every stream. So
-    sinks only post, and once per step, after delivery, the engine calls `wake_event_loops`.
+    sinks only post, and once per step, after delivery, the engine calls `wake_all`.
 
     Attributes:
         loop: the event loop.
@@ -255,7 +274,7 @@ class Mailbox:
         self._woken = False
 
     def post(self, streams: ref[AsyncStreams], index: int, delta: Delta) -> None:
-        """Add a delta. The thread that delivers it calls this, and `wake_event_loops` later.
+        """Add a delta. The thread that delivers it calls this, and `wake_all` later.
 
         If the event loop is closed, nobody can read the delta, and the requests are cancelled.
         """
@@ -266,6 +285,13 @@ class Mailbox:
         if self not in _posted.mailboxes:
             _posted.mailboxes.append(self)
         self._posted.append((streams, index, delta))
+
+    @staticmethod
+    def wake_all() -> None:
+        """Wake the event loops to which this thread has posted."""
+        for mailbox in _posted.mailboxes:
+            mailbox.wake()
+        _posted.mailboxes.clear()
 
     def wake(self) -> None:
         """Wake the event loop unless it is already woken."""
@@ -291,13 +317,6 @@ class _Posted(threading.local):
 
 
 _posted = _Posted()
-
-
-def wake_event_loops() -> None:
-    """Wake the event loops for which this thread has posted deltas."""
-    for mailbox in _posted.mailboxes:
-        mailbox.wake()
-    _posted.mailboxes.clear()
 
 
 class Holder(Protocol):
