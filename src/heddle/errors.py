@@ -132,6 +132,20 @@ class ModelLoadedError(InvalidRequestError):
     code = "model_already_loaded"
 
 
+class NoCopyError(InvalidRequestError):
+    """No other loaded model can go on with the requests of a model."""
+
+    status = 409
+    code = "no_copy"
+
+
+class RequestsRunError(InvalidRequestError):
+    """Settings would change the tokens of requests that run or wait."""
+
+    status = 409
+    code = "requests_run"
+
+
 class BodyTooLargeError(InvalidRequestError):
     """The request body is longer than the limit."""
 

@@ -16,6 +16,7 @@ from heddle.config import DEFAULT_MODEL, EngineConfig
 from heddle.embedding import EmbeddingParams
 from heddle.engine.driven import DrivenSequence
 from heddle.engine.engrams import EngramLibrary, ModelEngrams, open_engrams
+from heddle.engine.requests.interrupted import same_bits
 from heddle.engine.requests.request import Ticket, prepare
 from heddle.engine.streaming.blocking import Collector, Stream
 from heddle.engine.streaming.streams import AsyncStream, AsyncStreams, Mailbox
@@ -26,11 +27,12 @@ from heddle.errors import (
     InvalidRequestError,
     ModelFileError,
     ModelPoisonedError,
+    RequestsRunError,
 )
 from heddle.executors.serving import served_config
 from heddle.loading.fingerprint import answers_fingerprint
 from heddle.loading.load import load_model
-from heddle.sizes import gigabytes
+from heddle.sizes import counted, gigabytes
 from heddle.text.constrained.trial import Trial
 from heddle.text.tokenizer.continuations import Continuations
 
@@ -382,19 +384,46 @@ class Engine(Closing):
         """
         self.thread.leave_requests_to(rescue)
 
+    def leave(self, rescue: Callable[[Interrupted], bool]) -> None:
+        """End after the step in flight, and let `rescue` have the requests. Frees the model.
+
+        Returns when the engine has ended. `rescue` as for :meth:`leave_requests_to`.
+        """
+        self._trial.close()
+        self.thread.leave(rescue)
+
     def go_on(self, interrupted: Interrupted, tries: int) -> None:
-        """Go on with the requests of a failed engine: compute their tokens again, continue streams.
+        """Go on with the requests of another engine: compute their tokens again, continue streams.
 
         Requests end if more than `tries` failed steps have computed them, or if this engine has
         another model or computes other bits.
         """
+        why = "the files of the model or the format of its pages have changed"
         try:
             if interrupted.fits(self.model):
                 self.thread.go_on(interrupted, tries, partial(next, self._ids))
-        except (EngineClosedError, ModelPoisonedError):
-            pass  # it has ended already
+        except (EngineClosedError, ModelPoisonedError) as ended:
+            why = ended.message
         finally:
-            interrupted.give_up()  # those that are left
+            interrupted.give_up(why)  # those that are left
+
+    def check_going_on(self, interrupted: Interrupted) -> None:
+        """Check that all requests of another engine can go on here.
+
+        Raises:
+            RequestsRunError: they would get other tokens, or fewer.
+        """
+        if not interrupted.fits(self.model) or self.thread.longest < interrupted.longest:
+            raise RequestsRunError(
+                f"{counted(interrupted.count, 'request')} would get other tokens with these"
+                f" settings, or not all of up to {interrupted.longest} tokens. Wait until they"
+                " have ended, or unload the model and load it"
+            )
+
+    def replaces(self, other: Engine) -> bool:
+        """Whether requests of `other` get the same tokens here, and as many."""
+        mine, theirs = self.thread.longest, other.thread.longest
+        return same_bits(self.model, other.model) and mine >= theirs
 
     def snapshot(self) -> EngineSnapshot:
         """Slots, queue, pages and totals. Any thread may call this; it never waits."""

@@ -492,7 +492,7 @@ class EngineLoop:
     def _leave_all(self, error: HeddleError) -> None:
         """Accept no more requests. Leave all accepted ones to `rescue`, or end them with `error`.
 
-        Only a failure interrupts requests. If the engine was closed, they end.
+        If the engine was closed, they end, unless they were to be left.
         """
         with self.gate.lock:
             self.gate.refuse(error)
@@ -501,6 +501,7 @@ class EngineLoop:
         poison = self.gate.poison
         failure = EngineFailedError(f"the request failed: {poison.reason}") if poison else error
         left = Interrupted.of(self.model, self.delivery, self._failed, failure, error)
-        rescue = None if poison is None or self._applies else self.rescue
+        interrupts = (poison is not None or self.gate.leaves) and not self._applies
+        rescue = self.rescue if interrupts else None
         if rescue is None or not left.count or not rescue(left):
             left.give_up()

@@ -51,6 +51,7 @@ class EngineThread:
         accept: queues requests; see `Admission.accept`.
         go_on: queues the requests of an engine that has failed; see `Admission.go_on`.
         check_length: raises ContextLengthError if a prompt is too long; see `Room.check_length`.
+        longest: most tokens of a request, prompt and output.
         when_ended: called by this thread when it has freed the model, for whatever reason it ends.
     """
 
@@ -64,7 +65,7 @@ class EngineThread:
         self.wake = loop.wakeup.notify
         self.observe = loop.delivery.observe
         self.accept, self.go_on = loop.admission.accept, loop.admission.go_on
-        self.check_length = loop.scheduler.check_length
+        self.check_length, self.longest = loop.scheduler.check_length, loop.scheduler.longest
         self.when_ended: Callable[[], None] | None = None
         # A daemon thread, so that a program can end without closing its engine.
         self._thread = threading.Thread(target=self._run, name="heddle-engine", daemon=True)
@@ -104,6 +105,16 @@ class EngineThread:
             request.last_token_at = time.perf_counter()
             self._loop.scheduler.resume(request.sequence)
             self._loop.wakeup.notify()
+
+    def leave(self, rescue: Callable[[Interrupted], bool]) -> None:
+        """End after the step in flight, and let `rescue` have the requests. See `stop`."""
+        with self._lock:
+            self._loop.rescue, self.gate.leaves = rescue, True
+            self.gate.close(drain=False)
+            self._loop.wakeup.notify()
+            if self._loop.turn is not None:
+                self._loop.turn.withdraw()
+        self._thread.join()
 
     def stop(self, *, drain: bool) -> None:
         """Accept no more requests, end the accepted ones, and wait until the thread has ended.

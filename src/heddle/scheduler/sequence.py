@@ -154,6 +154,7 @@ class Sequence:
             self.prompt_tokens,
             self.stop_tokens,
             self.rules,
+            self.limit,
             scored=self.scored,
             cached_tokens=self.cached_tokens,
             mu=self.mu,
