@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -13,8 +13,8 @@ from heddle.engine.streaming.blocking import Collector
 from heddle.errors import (
     EngineClosedError,
     HeddleError,
-    ModelSourceError,
     ModelNotFoundError,
+    ModelSourceError,
     ModelUnavailableError,
     NoCopyError,
     RequestsRunError,
@@ -24,6 +24,7 @@ from heddle.outputs import FinishReason
 from resumes import MIXED, End, fail_at, params, submit_all
 
 if TYPE_CHECKING:
+    from fake_executor import FakeExecutor
     from heddle.engine import Engine
     from heddle.hosting.registry import Registry
 
@@ -34,9 +35,9 @@ class Running:
     """Mixed requests that run until a step, where they wait until `finish`."""
 
     def __init__(self, engine: Engine, step: int) -> None:
-        self.executor: Any = engine.model.executor
+        self.executor = cast("FakeExecutor", engine.model.executor)
         self.arrived, self.go = threading.Event(), threading.Event()
-        self.executor.before_step = lambda one: one == step and self._hold()
+        self.executor.before_step = lambda one: self._hold() if one == step else None
         self.ends = submit_all(engine)
         until(self.arrived.is_set)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -41,16 +42,21 @@ from heddle.scheduler.speculation import Speculator
 from heddle.step import Deferred
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from heddle.config import EngineConfig
     from heddle.engine.drafters import BatchDrafter
+    from heddle.engine.observation.activity import Beat
     from heddle.engine.turns import Turn, Turns
     from heddle.loading.loaded_model import LoadedModel
     from heddle.scheduler.sequence import Sequence
     from heddle.step import StepPlan, StepResult
 
 _log = logging.getLogger(__name__)
+
+
+class _GoneError(BaseException):
+    """This thread has hung so long that another one has taken its requests."""
 
 
 class EngineLoop:
@@ -64,6 +70,8 @@ class EngineLoop:
         admission: takes new requests.
         rescue: gets the requests that a failure interrupts. Returns whether they may go on in
             another engine; else they end. None: they end.
+        gone: the thread of this loop hangs, and another one has taken its requests. The lock
+            guards it.
         calls: functions to call while no step is in flight.
         batch_window_us: how long a step waits for callers of driven sequences, in microseconds.
         cancels: requests to end.
@@ -115,6 +123,7 @@ class EngineLoop:
         self._failed: frozenset[int] = frozenset()  # ids of the requests of the failed step
         self._applies = False  # a result is being applied: a failure may lose tokens
         self.rescue: Callable[[Interrupted], bool] | None = None  # any thread may set it
+        self.gone = False
         self.heartbeat = Heartbeat()
         self.activity = Activity(config.slots)
         self.slowness = Slowness(model.info.id)
@@ -147,21 +156,58 @@ class EngineLoop:
                     self.turn.give()  # again, after a step that failed or computed nothing
         except ModelPoisonedError as poisoned:
             error = poisoned
+        except _GoneError:
+            _log.warning("the abandoned step of %s has ended after all", self.model.info.id)
         except BaseException as cause:
             _log.exception("the engine thread ends")
             error = self._fail(self._running, Poison(f"the engine failed: {cause}"))
         finally:
             self._give_turn()
             ending()
-            self._leave_all(error)
-            self._close(keep=isinstance(error, EngineClosedError))
+            if not self.gone:
+                self._leave_all(error)
+                self._close_cache(keep=isinstance(error, EngineClosedError))
+            self.model.close()
+            if self._batch_drafter is not None:
+                self._batch_drafter.close()
 
     @property
     def _running(self) -> list[Sequence]:
         return [one for one in self.scheduler.slots if one is not None and not one.ended]
 
-    def _close(self, *, keep: bool) -> None:
-        """Release all slots and pages, and close cache and model.
+    def give_up_step(self, beat: Beat, seconds: float, *, lost: bool) -> bool:
+        """Give up the step that has made no progress since a beat, if the model is loaded again.
+
+        The watchdog's thread calls this. First the executor abandons the step; mostly this thread
+        then fails, and ends. If it is `lost` nevertheless, the caller's thread ends the engine in
+        its place. Should the step return later, this thread touches no request, and frees the
+        model. Returns whether the caller's thread has ended the engine.
+        """
+        with self.gate.lock:
+            stops = self.gate.closed and not self.gate.leaves
+            if stops or self.rescue is None or self.gone:
+                return False
+            if beat.phase is not Phase.COMPUTING or self.heartbeat.now is not beat:
+                return False
+            self.gone = lost
+            failed = self.scheduler.abandon() if lost else []
+        if not lost:
+            self.model.executor.abandon()
+            return False
+        poison = Poison(
+            f"step {beat.step} has made no progress for {seconds:.0f} s, and its device does not"
+            " abandon it. Its thread and its memory are left behind until it ends",
+            beat.step,
+        )
+        _log.error("%s", poison)
+        error = self._fail(failed, poison)
+        self._give_turn()
+        self._leave_all(error)
+        self._close_cache(keep=False)
+        return True
+
+    def _close_cache(self, *, keep: bool) -> None:
+        """Release all slots and pages, and close the cache.
 
         With `keep`, the disk tier saves pages for the next start. A poisoned engine saves none: the
         failed step may have left wrong pages. Files that the disk tier wrote before stay, because
@@ -172,9 +218,6 @@ class EngineLoop:
                 close()  # the cache without the lock: it takes seconds
             except Exception:
                 _log.exception("the prefix cache was not closed properly")
-        self.model.close()
-        if self._batch_drafter is not None:
-            self._batch_drafter.close()
 
     def _release_all(self) -> None:
         with self.gate.lock:
@@ -260,9 +303,25 @@ class EngineLoop:
         """Let the draft model or the prediction head guess, in this thread, without the lock."""
         if self.turn is not None:
             self.turn.take()
-        self.heartbeat.enter(Phase.COMPUTING)
-        batch.advance(self.scheduler.slots, self.speculator)
+        with self._computing():
+            batch.advance(self.scheduler.slots, self.speculator)
         self._give_turn()
+
+    @contextmanager
+    def _computing(self, allowance: float = 0.0) -> Iterator[None]:
+        """Call the executor, which may hang, perhaps for ever. `allowance` as in `Beat`.
+
+        Raises:
+            _GoneError: another thread has taken the requests meanwhile.
+        """
+        self.heartbeat.enter(Phase.COMPUTING, allowance)
+        try:
+            yield
+        finally:
+            with self.gate.lock:
+                if self.gone:
+                    raise _GoneError
+                self.heartbeat.enter(Phase.DELIVERING)
 
     def _wait(self, phase: Phase, timeout: float | None = None) -> None:
         """Release the lock until a caller, the disk tier or a late mask notifies this thread."""
@@ -339,22 +398,25 @@ class EngineLoop:
         if plan.bindings:
             self._note_starts(plan)
         allowance = step_allowance(plan, self._pace)
-        self.heartbeat.enter(Phase.COMPUTING, allowance)
         try:
-            if self._batch_drafter is not None:
-                plan = self._batch_drafter.ask(plan, self.scheduler.slots, self.speculator)
-            if not goes_on:
-                self.model.executor.submit(plan)
+            with self._computing(allowance):
+                if self._batch_drafter is not None:
+                    plan = self._batch_drafter.ask(plan, self.scheduler.slots, self.speculator)
+                if not goes_on:
+                    self.model.executor.submit(plan)
             self._ahead = None
             try:
                 self._work_beside(plan)
             finally:  # no page may change its owner before the step ends
-                self.heartbeat.enter(Phase.COMPUTING, allowance)
-                result = self.model.executor.collect()
+                with self._computing(allowance):
+                    result = self.model.executor.collect()
                 if self._ahead is None and self.turn is not None:
                     self.turn.give()
-        except StepAbandonedError:  # all requests end with the engine
-            self._ahead = None
+        except StepAbandonedError as cause:
+            if not self.gate.closed:
+                hang = EngineFailedError("it made no progress, and was abandoned (watchdog)")
+                raise self._fail_step(plan, hang) from cause
+            self._ahead = None  # all requests end with the engine, or leave it
             with self.gate.lock:
                 self.scheduler.abandon()
             return None
@@ -419,7 +481,8 @@ class EngineLoop:
         with self.gate.lock:
             plan = None if self.gate.closed else self.scheduler.schedule_ahead()
         if plan is not None:
-            self.model.executor.submit(plan)
+            with self._computing(step_allowance(plan, self._pace)):
+                self.model.executor.submit(plan)
             self._ahead = plan
 
     def _note_device_problem(self, problem: str) -> None:

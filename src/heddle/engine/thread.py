@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import threading
 import time
 from _thread import start_new_thread
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from heddle.cache.cache import PrefixCacheStats
     from heddle.config import EngineConfig
+    from heddle.engine.observation.activity import Beat
     from heddle.engine.observation.telemetry import EngineSnapshot
     from heddle.engine.requests.interrupted import Interrupted
     from heddle.engine.requests.request import Request
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
     from heddle.loading.loaded_model import LoadedModel
 
 T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
 
 _NICENESS = 5
 """Niceness of an engine thread that computes, as of the native compute threads. `lower_priority`
@@ -69,7 +73,10 @@ class EngineThread:
         self.when_ended: Callable[[], None] | None = None
         # A daemon thread, so that a program can end without closing its engine.
         self._thread = threading.Thread(target=self._run, name="heddle-engine", daemon=True)
-        self._watchdog = Watchdog(loop.heartbeat, self._thread, model.info.id, config.watchdog)
+        self._over = threading.Event()  # the engine has ended, or its thread was left behind
+        self._watchdog = Watchdog(
+            loop.heartbeat, self._thread, model.info.id, config.watchdog, report=self._give_up_step
+        )
         self._thread.start()
         _started.add(self)
 
@@ -79,8 +86,32 @@ class EngineThread:
         try:
             self._loop.run(self._watchdog.stop)
         finally:
-            if self.when_ended is not None:
-                self.when_ended()
+            if not self._loop.gone:
+                self._end()
+
+    def _end(self) -> None:
+        self._over.set()
+        if self.when_ended is not None:
+            self.when_ended()
+
+    def _give_up_step(self, beat: Beat, seconds: float, lost: bool) -> None:
+        """Give up a step that hangs; see `EngineLoop.give_up_step`.
+
+        A process leaves at most one thread behind: its memory cannot be freed. The next one stays,
+        and `health` says that only a new process helps.
+        """
+        if lost and any(thread.is_alive() for thread in _left_behind):
+            _log.error("another thread was left behind already, so this engine is not replaced")
+        elif self._loop.give_up_step(beat, seconds, lost=lost):
+            _left_behind[:] = [self._thread]
+            self._watchdog.stop()
+            self._end()
+
+    def _wait(self) -> None:
+        """Wait until the engine has ended."""
+        self._over.wait()
+        if not self._loop.gone:
+            self._thread.join()
 
     @property
     def health(self) -> Health:
@@ -114,7 +145,7 @@ class EngineThread:
             self._loop.wakeup.notify()
             if self._loop.turn is not None:
                 self._loop.turn.withdraw()
-        self._thread.join()
+        self._wait()
 
     def stop(self, *, drain: bool) -> None:
         """Accept no more requests, end the accepted ones, and wait until the thread has ended.
@@ -134,7 +165,7 @@ class EngineThread:
                 if self._loop.turn is not None:
                     self._loop.turn.withdraw()
         if threading.current_thread() is not self._thread:
-            self._thread.join()
+            self._wait()
 
     def stop_later(self) -> None:
         """Finish the accepted requests, then end: the engine was dropped. Returns at once.
@@ -191,6 +222,8 @@ class EngineThread:
             self._loop.cache.flush()
 
 
+_left_behind: list[threading.Thread] = []
+"""The thread that hung and was replaced, if there was one. Perhaps it has ended since."""
 _started: WeakSet[EngineThread] = WeakSet()
 """Engine threads that may still run."""
 

@@ -204,7 +204,7 @@ class Loads:
                 return False
             entry.engine, entry.state, entry.former = engine, ModelState.LOADED, None
             engine.when_ended(self._recovery(entry))
-            if self._config.resume_tries:
+            if self._config.resume_tries and self._config.auto_recover:
                 engine.leave_requests_to(self._rescue(entry))
             entry.loaded_at = entry.used_at = time.monotonic()
             self._keeper.look()
