@@ -13,6 +13,7 @@ import pytest
 from fake_executor import END, FakeExecutor, solo_output
 from fake_model import FakeTokenizer, text_of
 from heddle.engine.streaming.streams import (
+    POSTED,
     AsyncStreams,
     Backlog,
     Mailbox,
@@ -293,7 +294,9 @@ def test_a_mailbox_wakes_its_loop_once_for_several_deltas() -> None:
     def step() -> None:
         for streams in several:
             streams.sink(0)(Delta("x"))
-        Mailbox.wake_all()
+        assert POSTED.mailboxes.count(mailbox) == 1
+        mailbox.wake()
+        POSTED.mailboxes.clear()
 
     step()
     step()  # the loop has not run yet and needs no second wake-up
@@ -316,12 +319,12 @@ def test_a_delta_posted_after_the_last_look_wakes_the_loop_again() -> None:
             found = len(self) > 0
             if not found and len(streams._deltas) == 1:
                 streams.sink(0)(Delta("late"))
-                Mailbox.wake_all()
+                mailbox.wake()
             return found
 
     mailbox._posted = PostedLate()
     streams.sink(0)(Delta("early"))
-    Mailbox.wake_all()
+    mailbox.wake()
     loop.calls.pop()()
     assert len(loop.calls) == 1
     loop.calls.pop()()

@@ -147,7 +147,7 @@ def test_a_thread_that_has_gone_on_keeps_its_requests(make) -> None:
     hang.end.set()
     ends[0].result()
     engine.thread._give_up_step(beat, 1000.0, lost=True)
-    assert not loop.gone
+    assert not loop.heartbeat.left_behind
     assert engine.health.state is HealthState.OK
 
 

@@ -146,7 +146,8 @@ class EngineConfig(HubConfig, Extended):
         120,
         "logging",
         "time in s without progress after which a busy model is not ready (/health/ready) and the"
-        " log shows where it stands; after 3 times as long it is not live; 0 = never",
+        " log shows where it stands; after 3 times as long it is not live; with --auto-recover, its"
+        " step is given up and the model loaded again; 0 = never",
         low=0,
         high=86_400,
     )

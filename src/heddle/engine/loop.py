@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import time
-from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -19,7 +18,13 @@ from heddle.engine.disk import open_disk_tier
 from heddle.engine.drafters import batch_drafter_of, drafters
 from heddle.engine.health import Poison, poison_of
 from heddle.engine.observation import step_log
-from heddle.engine.observation.activity import Activity, Heartbeat, Phase, step_allowance
+from heddle.engine.observation.activity import (
+    Activity,
+    Heartbeat,
+    LeftBehindError,
+    Phase,
+    step_allowance,
+)
 from heddle.engine.observation.slowness import SLOW, Slowness
 from heddle.engine.requests.admission import Admission, ClientLimits, Gate
 from heddle.engine.requests.interrupted import Interrupted
@@ -42,7 +47,7 @@ from heddle.scheduler.speculation import Speculator
 from heddle.step import Deferred
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from heddle.config import EngineConfig
     from heddle.engine.drafters import BatchDrafter
@@ -53,10 +58,6 @@ if TYPE_CHECKING:
     from heddle.step import StepPlan, StepResult
 
 _log = logging.getLogger(__name__)
-
-
-class _GoneError(BaseException):
-    """This thread has hung so long that another one has taken its requests."""
 
 
 class EngineLoop:
@@ -70,8 +71,6 @@ class EngineLoop:
         admission: takes new requests.
         rescue: gets the requests that a failure interrupts. Returns whether they may go on in
             another engine; else they end. None: they end.
-        gone: the thread of this loop hangs, and another one has taken its requests. The lock
-            guards it.
         calls: functions to call while no step is in flight.
         batch_window_us: how long a step waits for callers of driven sequences, in microseconds.
         cancels: requests to end.
@@ -123,7 +122,6 @@ class EngineLoop:
         self._failed: frozenset[int] = frozenset()  # ids of the requests of the failed step
         self._applies = False  # a result is being applied: a failure may lose tokens
         self.rescue: Callable[[Interrupted], bool] | None = None  # any thread may set it
-        self.gone = False
         self.heartbeat = Heartbeat()
         self.activity = Activity(config.slots)
         self.slowness = Slowness(model.info.id)
@@ -156,7 +154,7 @@ class EngineLoop:
                     self.turn.give()  # again, after a step that failed or computed nothing
         except ModelPoisonedError as poisoned:
             error = poisoned
-        except _GoneError:
+        except LeftBehindError:
             _log.warning("the abandoned step of %s has ended after all", self.model.info.id)
         except BaseException as cause:
             _log.exception("the engine thread ends")
@@ -164,7 +162,7 @@ class EngineLoop:
         finally:
             self._give_turn()
             ending()
-            if not self.gone:
+            if not self.heartbeat.left_behind:
                 self._leave_all(error)
                 self._close_cache(keep=isinstance(error, EngineClosedError))
             self.model.close()
@@ -183,17 +181,17 @@ class EngineLoop:
         its place. Should the step return later, this thread touches no request, and frees the
         model. Returns whether the caller's thread has ended the engine.
         """
-        with self.gate.lock:
-            stops = self.gate.closed and not self.gate.leaves
-            if stops or self.rescue is None or self.gone:
-                return False
-            if beat.phase is not Phase.COMPUTING or self.heartbeat.now is not beat:
-                return False
-            self.gone = lost
-            failed = self.scheduler.abandon() if lost else []
-        if not lost:
-            self.model.executor.abandon()
+        stops = self.gate.closed and not self.gate.leaves
+        if stops or self.rescue is None or beat.phase is not Phase.COMPUTING:
             return False
+        if not lost:
+            if self.heartbeat.now is beat:
+                self.model.executor.abandon()
+            return False
+        if not self.heartbeat.leave_behind(beat):
+            return False
+        with self.gate.lock:
+            failed = self.scheduler.abandon()
         poison = Poison(
             f"step {beat.step} has made no progress for {seconds:.0f} s, and its device does not"
             " abandon it. Its thread and its memory are left behind until it ends",
@@ -303,25 +301,9 @@ class EngineLoop:
         """Let the draft model or the prediction head guess, in this thread, without the lock."""
         if self.turn is not None:
             self.turn.take()
-        with self._computing():
-            batch.advance(self.scheduler.slots, self.speculator)
+        self.heartbeat.enter(Phase.COMPUTING)
+        batch.advance(self.scheduler.slots, self.speculator)
         self._give_turn()
-
-    @contextmanager
-    def _computing(self, allowance: float = 0.0) -> Iterator[None]:
-        """Call the executor, which may hang, perhaps for ever. `allowance` as in `Beat`.
-
-        Raises:
-            _GoneError: another thread has taken the requests meanwhile.
-        """
-        self.heartbeat.enter(Phase.COMPUTING, allowance)
-        try:
-            yield
-        finally:
-            with self.gate.lock:
-                if self.gone:
-                    raise _GoneError
-                self.heartbeat.enter(Phase.DELIVERING)
 
     def _wait(self, phase: Phase, timeout: float | None = None) -> None:
         """Release the lock until a caller, the disk tier or a late mask notifies this thread."""
@@ -398,18 +380,21 @@ class EngineLoop:
         if plan.bindings:
             self._note_starts(plan)
         allowance = step_allowance(plan, self._pace)
+        self.heartbeat.enter(Phase.COMPUTING, allowance)
         try:
-            with self._computing(allowance):
-                if self._batch_drafter is not None:
-                    plan = self._batch_drafter.ask(plan, self.scheduler.slots, self.speculator)
-                if not goes_on:
-                    self.model.executor.submit(plan)
+            if self._batch_drafter is not None:
+                plan = self._batch_drafter.ask(plan, self.scheduler.slots, self.speculator)
+            if not goes_on:
+                self.model.executor.submit(plan)
             self._ahead = None
             try:
                 self._work_beside(plan)
             finally:  # no page may change its owner before the step ends
-                with self._computing(allowance):
+                self.heartbeat.enter(Phase.COMPUTING, allowance)
+                try:
                     result = self.model.executor.collect()
+                finally:  # a thread that was left behind ends here, whatever the step has done
+                    self.heartbeat.enter(Phase.DELIVERING)
                 if self._ahead is None and self.turn is not None:
                     self.turn.give()
         except StepAbandonedError as cause:
@@ -481,8 +466,7 @@ class EngineLoop:
         with self.gate.lock:
             plan = None if self.gate.closed else self.scheduler.schedule_ahead()
         if plan is not None:
-            with self._computing(step_allowance(plan, self._pace)):
-                self.model.executor.submit(plan)
+            self.model.executor.submit(plan)
             self._ahead = plan
 
     def _note_device_problem(self, problem: str) -> None:
@@ -560,7 +544,7 @@ class EngineLoop:
         with self.gate.lock:
             self.gate.refuse(error)
             self.calls.refuse(error)
-        self._deliver()
+        self.delivery.deliver()
         poison = self.gate.poison
         failure = EngineFailedError(f"the request failed: {poison.reason}") if poison else error
         left = Interrupted.of(self.model, self.delivery, self._failed, failure, error)

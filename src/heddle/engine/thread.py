@@ -86,7 +86,7 @@ class EngineThread:
         try:
             self._loop.run(self._watchdog.stop)
         finally:
-            if not self._loop.gone:
+            if not self._loop.heartbeat.left_behind:
                 self._end()
 
     def _end(self) -> None:
@@ -110,7 +110,7 @@ class EngineThread:
     def _wait(self) -> None:
         """Wait until the engine has ended."""
         self._over.wait()
-        if not self._loop.gone:
+        if not self._loop.heartbeat.left_behind:
             self._thread.join()
 
     @property
@@ -141,17 +141,13 @@ class EngineThread:
         """End after the step in flight, and let `rescue` have the requests. See `stop`."""
         with self._lock:
             self._loop.rescue, self.gate.leaves = rescue, True
-            self.gate.close(drain=False)
-            self._loop.wakeup.notify()
-            if self._loop.turn is not None:
-                self._loop.turn.withdraw()
-        self._wait()
+        self.stop(drain=False, abandon=False)
 
-    def stop(self, *, drain: bool) -> None:
+    def stop(self, *, drain: bool, abandon: bool = True) -> None:
         """Accept no more requests, end the accepted ones, and wait until the thread has ended.
 
         With `drain`, accepted requests finish first. Without it, the executor abandons the step in
-        flight: a step may take a minute.
+        flight, because a step may take a minute; unless `abandon` is False.
 
         If a sink or an observer calls this, it returns at once: this thread runs them.
         """
@@ -161,7 +157,8 @@ class EngineThread:
             self.gate.close(drain=drain)
             self._loop.wakeup.notify()
             if not self.gate.drain:
-                self._model.executor.abandon()
+                if abandon:
+                    self._model.executor.abandon()
                 if self._loop.turn is not None:
                     self._loop.turn.withdraw()
         if threading.current_thread() is not self._thread:

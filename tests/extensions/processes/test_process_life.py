@@ -355,7 +355,7 @@ def test_a_process_that_hangs_is_killed_and_its_requests_go_on(
         deltas += running
         assert "".join(delta.text for delta in deltas) == expected.text
         assert deltas[-1].usage == expected.usage
-        assert (len(processes), loop.gone) == (2, False)
+        assert (len(processes), loop.heartbeat.left_behind) == (2, False)
 
 
 @pytest.mark.torch

@@ -10,7 +10,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from heddle.engine.observation.telemetry import Counters
-from heddle.engine.streaming.streams import Mailbox
+from heddle.engine.streaming.streams import POSTED
 from heddle.errors import EngineFailedError
 from heddle.outputs import Delta, FinishReason, TokenLogprob
 from heddle.step import Failed, Pooled, Sampled, Scored
@@ -95,7 +95,9 @@ class Delivery:
         self.deliver_tokens(events)
         if self.cancelled:
             self._end_cancelled()
-        Mailbox.wake_all()
+        for mailbox in POSTED.mailboxes:
+            mailbox.wake()
+        POSTED.mailboxes.clear()
 
     def deliver_tokens(self, events: list[TokenEvent]) -> None:
         """Deliver these events at once."""

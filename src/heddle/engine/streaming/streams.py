@@ -262,7 +262,7 @@ class Mailbox:
     """Carries the deltas of all requests of one event loop, with at most one wake-up per step.
 
     Waking an event loop writes to a socket. This is too slow for every token of every stream. So
-    sinks only post, and once per step, after delivery, the engine calls `wake_all`.
+    sinks only post, and once per step, after delivery, the engine wakes the mailboxes in `POSTED`.
 
     Attributes:
         loop: the event loop.
@@ -274,7 +274,7 @@ class Mailbox:
         self._woken = False
 
     def post(self, streams: ref[AsyncStreams], index: int, delta: Delta) -> None:
-        """Add a delta. The thread that delivers it calls this, and `wake_all` later.
+        """Add a delta. The thread that delivers it calls this, and `wake` later.
 
         If the event loop is closed, nobody can read the delta, and the requests are cancelled.
         """
@@ -282,16 +282,9 @@ class Mailbox:
             if (readable := streams()) is not None:
                 readable.close()
             return
-        if self not in _posted.mailboxes:
-            _posted.mailboxes.append(self)
+        if self not in POSTED.mailboxes:
+            POSTED.mailboxes.append(self)
         self._posted.append((streams, index, delta))
-
-    @staticmethod
-    def wake_all() -> None:
-        """Wake the event loops to which this thread has posted."""
-        for mailbox in _posted.mailboxes:
-            mailbox.wake()
-        _posted.mailboxes.clear()
 
     def wake(self) -> None:
         """Wake the event loop unless it is already woken."""
@@ -310,13 +303,13 @@ class Mailbox:
 
 
 class _Posted(threading.local):
-    """The mailboxes to which this thread has posted since it last woke event loops."""
+    """The mailboxes to which this thread has posted and that it has still to wake."""
 
     def __init__(self) -> None:
         self.mailboxes: list[Mailbox] = []
 
 
-_posted = _Posted()
+POSTED = _Posted()
 
 
 class Holder(Protocol):
