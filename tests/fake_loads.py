@@ -36,6 +36,10 @@ class Loads:
         self.gate.set()
         self.begun = threading.Event()
         self.error: Exception | None = None
+        self.errors: list[Exception] = []  # of the next loads
+        self.context = 512
+        self.contexts: list[int] = []  # of the next loads
+        self.page_formats: list[str] = []  # of the next loads
         self.page_format = "token ids"
         self.failing = False  # whether all steps of later loads fail
         self.alive: Callable[[], Engine | None] = lambda: None
@@ -52,15 +56,16 @@ class Loads:
         self.configs.append(config)
         self.begun.set()
         assert self.gate.wait(PATIENCE)
-        if self.error is not None:
-            raise self.error
+        if self.error is not None or self.errors:
+            raise self.error or self.errors.pop()
         if config.model_memory and config.model_memory < SIZE:
             raise OutOfMemoryError(f"{SIZE} bytes do not fit {config.model_memory}")
-        executor = FakeExecutor(held_bytes=SIZE, page_format=self.page_format)
+        page_format = self.page_formats.pop() if self.page_formats else self.page_format
+        executor = FakeExecutor(held_bytes=SIZE, page_format=page_format)
         if self.failing:
             executor.before_step = burn
         self.executors.append(executor)
-        model = fake_model(executor)
+        model = fake_model(executor, context=self.contexts.pop() if self.contexts else self.context)
         model = replace(model, info=replace(model.info, id=source))
         config = config.for_draft_model()  # draft models are loaded elsewhere
         return Engine(model, config, more.get("turns"), more.get("engrams"))
@@ -81,7 +86,7 @@ def until(condition: Callable[[], bool]) -> None:
     raise AssertionError("the condition did not come true")
 
 
-def burn(_: int) -> None:
+def burn(*_: object) -> None:
     raise RuntimeError("the step burns")
 
 

@@ -132,6 +132,20 @@ class ModelLoadedError(InvalidRequestError):
     code = "model_already_loaded"
 
 
+class NoCopyError(InvalidRequestError):
+    """No other loaded model can go on with the requests of a model."""
+
+    status = 409
+    code = "no_copy"
+
+
+class RequestsRunError(InvalidRequestError):
+    """Settings would change the tokens of requests that run or wait."""
+
+    status = 409
+    code = "requests_run"
+
+
 class BodyTooLargeError(InvalidRequestError):
     """The request body is longer than the limit."""
 
@@ -192,6 +206,20 @@ class QueueTimeoutError(OverloadedError):
 
     status = 503
     code = "queue_timeout"
+
+
+class DeadlineError(HeddleError):
+    """A request has not ended within its `deadline`, and is cancelled."""
+
+    status = 504
+    code = "deadline_exceeded"
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(
+            f"the request has not ended within its deadline of {seconds:g} s, and is cancelled."
+            " Send a later deadline, ask for fewer tokens, or try again later",
+            param="deadline",
+        )
 
 
 class NoSlotError(OverloadedError):

@@ -235,6 +235,15 @@ class SamplingParams(Extended):
         apis=Api.ALL,
         native=False,
     )
+    deadline: float = parameter(
+        0.0,
+        Number(0, 86_400, note="0 is no deadline"),
+        "Seconds after which the request ends with an error, wherever it is: in the queue, between"
+        " two tokens, or while its model is loaded again after a failure.",
+        source="Heddle",
+        apis=Api.ALL,
+        native=False,
+    )
     id_slot: int = parameter(
         -1,
         Integer(-1, MAX_INT32, note="-1 is any slot"),

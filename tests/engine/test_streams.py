@@ -12,7 +12,13 @@ import pytest
 
 from fake_executor import END, FakeExecutor, solo_output
 from fake_model import FakeTokenizer, text_of
-from heddle.engine.streaming.streams import AsyncStreams, Backlog, Mailbox, delta_bytes
+from heddle.engine.streaming.streams import (
+    POSTED,
+    AsyncStreams,
+    Backlog,
+    Mailbox,
+    delta_bytes,
+)
 from heddle.errors import (
     BacklogError,
     ContextLengthError,
@@ -282,16 +288,15 @@ class CountingLoop:
 
 def test_a_mailbox_wakes_its_loop_once_for_several_deltas() -> None:
     loop: Any = CountingLoop()
-    to_wake: list[Mailbox] = []
-    mailbox = Mailbox(loop, to_wake)
+    mailbox = Mailbox(loop)
     several = [AsyncStreams(1, mailbox) for _ in range(3)]
 
     def step() -> None:
         for streams in several:
             streams.sink(0)(Delta("x"))
-        assert to_wake == [mailbox]
+        assert POSTED.mailboxes.count(mailbox) == 1
         mailbox.wake()
-        to_wake.clear()
+        POSTED.mailboxes.clear()
 
     step()
     step()  # the loop has not run yet and needs no second wake-up
@@ -304,7 +309,7 @@ def test_a_mailbox_wakes_its_loop_once_for_several_deltas() -> None:
 
 def test_a_delta_posted_after_the_last_look_wakes_the_loop_again() -> None:
     loop: Any = CountingLoop()
-    mailbox = Mailbox(loop, [])
+    mailbox = Mailbox(loop)
     streams = AsyncStreams(1, mailbox)
 
     class PostedLate(deque[Any]):
@@ -368,7 +373,7 @@ class FakeTicket:
 
 def streams_of(backlog: Backlog | None, requests: int = 1) -> tuple[AsyncStreams, list[FakeTicket]]:
     loop: Any = CountingLoop()
-    streams = AsyncStreams(requests, Mailbox(loop, []), backlog)
+    streams = AsyncStreams(requests, Mailbox(loop), backlog)
     tickets = [FakeTicket() for _ in range(requests)]
     streams.tickets = tickets  # type: ignore[assignment]
     return streams, tickets

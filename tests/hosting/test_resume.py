@@ -3,134 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import ExitStack
-from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from fake_loads import Loads, until
-from heddle.config import RegistryConfig
+from fake_loads import Loads, burn, until
 from heddle.embedding import EmbeddingParams
-from heddle.engine import Engine
 from heddle.engine.streaming.blocking import Collector
-from heddle.errors import EngineClosedError, EngineFailedError, ModelPoisonedError
-from heddle.hosting import loads as loads_module
-from heddle.hosting import unloads as unloads_module
-from heddle.hosting.registry import Registry
+from heddle.errors import (
+    DeadlineError,
+    EngineClosedError,
+    EngineFailedError,
+    ModelPoisonedError,
+)
 from heddle.hosting.status import ModelState
 from heddle.outputs import FinishReason
-from heddle.sampling_params import SamplingParams
 from patience import PATIENCE
+from resumes import End, Timer, fail_at, load_again, params, submit_all
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-    from heddle.outputs import Delta
+    from heddle.hosting.registry import Registry
 
     Make = Callable[..., Registry]
-
-
-class Timer:
-    """Replaces `threading.Timer`: tests say when a model is loaded again."""
-
-    made: list[Timer]
-
-    def __init__(self, delay: float, function: Callable[..., None], args: tuple[Any, ...]) -> None:
-        self._call = lambda: function(*args)
-        self.daemon = False
-        Timer.made.append(self)
-
-    def start(self) -> None:
-        pass
-
-    def fire(self) -> None:
-        self._call()
-
-
-@pytest.fixture
-def loads(monkeypatch: pytest.MonkeyPatch) -> Iterator[Loads]:
-    loads = Loads()
-    Timer.made = []
-    monkeypatch.setattr(Engine, "load", loads)
-    monkeypatch.setattr(loads_module, "threading", type("", (), {"Timer": Timer}))
-    for module in (loads_module, unloads_module):
-        monkeypatch.setattr(module, "reclaim_memory", loads.note_reclaim)
-    yield loads
-    loads.gate.set()
-    for executor in loads.executors:
-        executor.gate.set()
-
-
-@pytest.fixture
-def make(loads: Loads) -> Iterator[Make]:
-    settings: dict[str, Any] = {"auto_recover": 1000}
-    with ExitStack() as stack:
-        yield lambda **more: stack.enter_context(Registry(RegistryConfig(**(settings | more))))
-
-
-def fail_at(loads: Loads, *steps: int) -> None:
-    """Let these steps of the newest executor fail."""
-
-    def before_step(step: int) -> None:
-        if step in steps:
-            raise RuntimeError("the step burns")
-
-    loads.executors[-1].before_step = before_step
-
-
-def load_again(loads: Loads) -> None:
-    """Wait until a model is to be loaded again, and load it."""
-    count = len(loads.executors)
-    until(lambda: bool(Timer.made))
-    Timer.made.pop().fire()
-    until(lambda: len(loads.executors) == count + 1)
-
-
-def params(**fields: Any) -> SamplingParams:
-    return SamplingParams(**({"seed": 1, "max_tokens": 12, "ignore_eos": True} | fields))
-
-
-class End:
-    """A sink that waits for the last delta, and not for ever."""
-
-    def __init__(self) -> None:
-        self.deltas: list[Delta] = []
-        self._last: SimpleQueue[Delta] = SimpleQueue()
-
-    def __call__(self, delta: Delta) -> None:
-        self.deltas.append(delta)
-        if delta.finish is not None:
-            self._last.put(delta)
-
-    def wait(self) -> Delta:
-        return self._last.get(timeout=PATIENCE)
-
-    def result(self) -> tuple[object, ...]:
-        """All that a client gets, except times."""
-        finish = self.wait().finish
-        parts = [(one.text, one.tokens, one.prompt_logprobs) for one in self.deltas]
-        return *parts, finish
-
-
-MIXED = [
-    ("hello", params()),
-    ("world a longer prompt than the others", params(seed=2, temperature=1.5, top_k=7)),
-    ("penalties", params(seed=3, repetition_penalty=1.4, frequency_penalty=0.5)),
-    ("mirostat", params(seed=4, mirostat=2)),
-    ("dry", params(seed=5, dry_multiplier=0.8)),
-    ("biased", params(seed=6, logit_bias={7: 5.0}, logprobs=2)),
-    ("scored", params(seed=7, prompt_logprobs=1)),
-    ("guessed guessed guessed", params(seed=8, temperature=0.0)),
-]
-
-
-def submit_all(engine: Engine) -> list[End]:
-    ends = [End() for _ in MIXED]
-    engine.submit_many(
-        (prompt, wanted, sink) for (prompt, wanted), sink in zip(MIXED, ends, strict=True)
-    )
-    return ends
 
 
 @pytest.mark.parametrize("step", range(12))
@@ -222,6 +118,38 @@ def test_an_event_loop_gets_the_rest_of_its_streams(make: Make, loads: Loads) ->
         Timer.made[-1].fire()
 
     assert asyncio.run(read()) == expected
+
+
+def test_a_deadline_ends_a_request_that_waits_for_the_load(make, loads: Loads) -> None:
+    registry = make()
+    engine = registry.load("one")
+    fail_at(loads, 1)
+    with pytest.raises(DeadlineError):
+        engine.complete("hello", params(deadline=0.5))
+    load_again(loads)
+    until(lambda: registry.status()[0].in_flight == 0)
+
+
+def test_usage_counts_the_guesses_before_the_failure(make, loads: Loads) -> None:
+    asked = params(speculation={"drafter": "auto", "length": 2}, max_tokens=40)
+    prompt = [5, 6, 7] * 20
+    registry = make()
+    engine = registry.load("one")
+    fail_at(loads, 30)
+    collector = Collector()
+    engine.submit(prompt, asked, collector)
+    until(lambda: bool(Timer.made))
+    before = engine.snapshot().drafted_tokens
+    load_again(loads)
+    assert collector.wait().usage.drafted_tokens >= before > 0
+
+
+def test_requests_end_if_their_tokens_may_be_lost(make, loads: Loads, monkeypatch) -> None:
+    registry = make()
+    engine = registry.load("one")
+    monkeypatch.setattr(engine.thread._loop.scheduler, "update", burn)
+    with pytest.raises(EngineFailedError, match="burns"):
+        engine.complete("hello", params())
 
 
 def test_without_tries_requests_end_at_once(make: Make, loads: Loads) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TypeVar
 
 from heddle.config.extended import ExtensionSettings
@@ -110,6 +110,7 @@ class EngineConfig(HubConfig, Extended):
         "devices",
         "device that computes: cpu; torch (torch on the processor) or cuda[:N] (a GPU), which need"
         " the extra of that name; reference (slow NumPy, to check results)",
+        changes_answers=True,
     )
     threads: int = setting(
         0,
@@ -145,7 +146,8 @@ class EngineConfig(HubConfig, Extended):
         120,
         "logging",
         "time in s without progress after which a busy model is not ready (/health/ready) and the"
-        " log shows where it stands; after 3 times as long it is not live; 0 = never",
+        " log shows where it stands; after 3 times as long it is not live; with --auto-recover, its"
+        " step is given up and the model loaded again; 0 = never",
         low=0,
         high=86_400,
     )
@@ -175,6 +177,7 @@ class EngineConfig(HubConfig, Extended):
         " cpu, q4, which holds 3.5 times as many; on devices torch and cuda, fp8 (E4M3), which"
         " holds twice as many",
         choices=("f16", "q8_0", "q4", "fp8"),
+        changes_answers=True,
     )
     quantize: str = setting(
         "none",
@@ -182,6 +185,7 @@ class EngineConfig(HubConfig, Extended):
         "type that matrices stored as floats get at load: q8_0, q6_k, q5_k, q4_k, q4_0, mxfp4;"
         " none = as stored",
         choices=("none", "q8_0", "q6_k", "q5_k", "q4_k", "q4_0", "mxfp4"),
+        changes_answers=True,
     )
     speculation: str = setting(
         "auto",
@@ -245,6 +249,15 @@ class EngineConfig(HubConfig, Extended):
         """Check the settings of extensions; see :meth:`EngineSettings.check`."""
         for one in self.extensions:
             one.check(self)
+
+    def changed_answers(self, other: EngineConfig) -> list[str]:
+        """Names of the settings in which these differ from others and that change answers."""
+        return [
+            item.name
+            for item in fields(self)
+            if item.metadata.get("changes_answers")
+            and getattr(self, item.name) != getattr(other, item.name)
+        ]
 
     def beside_default(self, default: EngineConfig) -> EngineConfig:
         """The settings for a model beside the default model; see :class:`EngineSettings`."""

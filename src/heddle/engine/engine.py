@@ -16,6 +16,7 @@ from heddle.config import DEFAULT_MODEL, EngineConfig
 from heddle.embedding import EmbeddingParams
 from heddle.engine.driven import DrivenSequence
 from heddle.engine.engrams import EngramLibrary, ModelEngrams, open_engrams
+from heddle.engine.requests.interrupted import same_bits
 from heddle.engine.requests.request import Ticket, prepare
 from heddle.engine.streaming.blocking import Collector, Stream
 from heddle.engine.streaming.streams import AsyncStream, AsyncStreams, Mailbox
@@ -26,11 +27,12 @@ from heddle.errors import (
     InvalidRequestError,
     ModelFileError,
     ModelPoisonedError,
+    RequestsRunError,
 )
 from heddle.executors.serving import served_config
 from heddle.loading.fingerprint import answers_fingerprint
 from heddle.loading.load import load_model
-from heddle.sizes import gigabytes
+from heddle.sizes import counted, gigabytes
 from heddle.text.constrained.trial import Trial
 from heddle.text.tokenizer.continuations import Continuations
 
@@ -135,7 +137,8 @@ class Engine(Closing):
     def submit(self, prompt: Prompt, params: Params, sink: Sink) -> Ticket:
         """Queue a request for text or an embedding. The engine calls `sink` with its deltas.
 
-        Any thread may call this.
+        Any thread may call this. The `deadline` of `params` is for readers: the methods below end
+        at it, and a caller with a sink of its own cancels the ticket.
 
         Raises, before anything is queued:
             InvalidRequestError: the prompt or a parameter cannot be served.
@@ -236,8 +239,9 @@ class Engine(Closing):
 
         Without `params`, the model's defaults hold, here as in the methods below.
         """
-        collector = Collector()
-        ticket = self.submit(prompt, params or self.model.sampling_params(), collector)
+        params = params or self.model.sampling_params()
+        collector = Collector(params.deadline)
+        ticket = self.submit(prompt, params, collector)
         try:
             return collector.wait()
         except BaseException:
@@ -262,7 +266,7 @@ class Engine(Closing):
         """
         deltas: SimpleQueue[Delta] = SimpleQueue()
         params = params or self.model.sampling_params()
-        return Stream(deltas, self.submit(prompt, params, deltas.put))
+        return Stream(deltas, self.submit(prompt, params, deltas.put), params.deadline)
 
     def generate(self, prompt: Prompt, params: SamplingParams | None = None) -> AsyncStream:
         """Submit at once, and return an iterator over the deltas for the running event loop.
@@ -298,7 +302,7 @@ class Engine(Closing):
         loop = asyncio.get_running_loop()
         mailbox = self._mailboxes.get(loop)
         if mailbox is None:
-            mailbox = self._mailboxes[loop] = Mailbox(loop, self.thread.to_wake)
+            mailbox = self._mailboxes[loop] = Mailbox(loop)
         streams = AsyncStreams(len(requests), mailbox, backlog)
         streams.tickets = self.submit_many(
             (
@@ -310,6 +314,9 @@ class Engine(Closing):
             log_id,
             known,
         )
+        deadlines = [getattr(params, "deadline", 0.0) for _, params in requests]
+        if any(deadlines):  # embeddings have none
+            streams.end_after(min(filter(None, deadlines)))
         return streams
 
     def create_sequence(
@@ -320,7 +327,7 @@ class Engine(Closing):
         Args:
             params: None: the model's defaults. Without a seed, one is drawn once. `max_tokens`,
                 `stop`, `stop_token_ids`, `grammar`, `shown_specials` and `prompt_logprobs` have no
-                meaning here; `ignore_eos` has no effect.
+                meaning here; `ignore_eos` and `deadline` have no effect.
             single_line: True: the end of a line ends the text; the part of the token before it is
                 still text. "mask": tokens with the end of a line are never sampled.
 
@@ -377,19 +384,46 @@ class Engine(Closing):
         """
         self.thread.leave_requests_to(rescue)
 
+    def leave(self, rescue: Callable[[Interrupted], bool]) -> None:
+        """End after the step in flight, and let `rescue` have the requests. Frees the model.
+
+        Returns when the engine has ended. `rescue` as for :meth:`leave_requests_to`.
+        """
+        self._trial.close()
+        self.thread.leave(rescue)
+
     def go_on(self, interrupted: Interrupted, tries: int) -> None:
-        """Go on with the requests of a failed engine: compute their tokens again, continue streams.
+        """Go on with the requests of another engine: compute their tokens again, continue streams.
 
         Requests end if more than `tries` failed steps have computed them, or if this engine has
         another model or computes other bits.
         """
+        why = "the files of the model or the format of its pages have changed"
         try:
             if interrupted.fits(self.model):
                 self.thread.go_on(interrupted, tries, partial(next, self._ids))
-        except (EngineClosedError, ModelPoisonedError):
-            pass  # it has ended already
+        except (EngineClosedError, ModelPoisonedError) as ended:
+            why = ended.message
         finally:
-            interrupted.give_up()  # those that are left
+            interrupted.give_up(why)  # those that are left
+
+    def check_going_on(self, interrupted: Interrupted) -> None:
+        """Check that all requests of another engine can go on here.
+
+        Raises:
+            RequestsRunError: they would get other tokens, or fewer.
+        """
+        if not interrupted.fits(self.model) or self.thread.longest < interrupted.longest:
+            raise RequestsRunError(
+                f"{counted(interrupted.count, 'request')} would get other tokens with these"
+                f" settings, or not all of up to {interrupted.longest} tokens. Wait until they"
+                " have ended, or unload the model and load it"
+            )
+
+    def replaces(self, other: Engine) -> bool:
+        """Whether requests of `other` get the same tokens here, and as many."""
+        mine, theirs = self.thread.longest, other.thread.longest
+        return same_bits(self.model, other.model) and mine >= theirs
 
     def snapshot(self) -> EngineSnapshot:
         """Slots, queue, pages and totals. Any thread may call this; it never waits."""

@@ -213,7 +213,7 @@ class LLM(Closing):
         try:
             with batch_progress(len(prompts), progress) as count:
                 for prompt, chosen in zip(prompts, params, strict=True):
-                    collectors.append(Collector())
+                    collectors.append(Collector(getattr(chosen, "deadline", 0.0)))
                     tickets.append(self._submit(prompt, chosen, collectors[-1], count))
                 return [result(collector) for collector in collectors]
         except BaseException:

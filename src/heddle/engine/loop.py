@@ -18,7 +18,13 @@ from heddle.engine.disk import open_disk_tier
 from heddle.engine.drafters import batch_drafter_of, drafters
 from heddle.engine.health import Poison, poison_of
 from heddle.engine.observation import step_log
-from heddle.engine.observation.activity import Activity, Heartbeat, Phase, step_allowance
+from heddle.engine.observation.activity import (
+    Activity,
+    Heartbeat,
+    LeftBehindError,
+    Phase,
+    step_allowance,
+)
 from heddle.engine.observation.slowness import SLOW, Slowness
 from heddle.engine.requests.admission import Admission, ClientLimits, Gate
 from heddle.engine.requests.interrupted import Interrupted
@@ -45,6 +51,7 @@ if TYPE_CHECKING:
 
     from heddle.config import EngineConfig
     from heddle.engine.drafters import BatchDrafter
+    from heddle.engine.observation.activity import Beat
     from heddle.engine.turns import Turn, Turns
     from heddle.loading.loaded_model import LoadedModel
     from heddle.scheduler.sequence import Sequence
@@ -146,14 +153,20 @@ class EngineLoop:
                     self.turn.give()  # again, after a step that failed or computed nothing
         except ModelPoisonedError as poisoned:
             error = poisoned
+        except LeftBehindError:
+            _log.warning("the abandoned step of %s has ended after all", self.model.info.id)
         except BaseException as cause:
             _log.exception("the engine thread ends")
             error = self._fail(self._running, Poison(f"the engine failed: {cause}"))
         finally:
             self._give_turn()
             ending()
-            self._leave_all(error)
-            self._close(keep=isinstance(error, EngineClosedError))
+            if not self.heartbeat.left_behind:
+                self._leave_all(error)
+                self._close_cache(keep=isinstance(error, EngineClosedError))
+            self.model.close()
+            if self._batch_drafter is not None:
+                self._batch_drafter.close()
 
     @property
     def _running(self) -> list[Sequence]:
@@ -161,8 +174,39 @@ class EngineLoop:
         requests = self.delivery.requests
         return [one for one in self.scheduler.slots if one is not None and one.id in requests]
 
-    def _close(self, *, keep: bool) -> None:
-        """Release all slots and pages, and close cache and model.
+    def give_up_step(self, beat: Beat, seconds: float, *, lost: bool) -> bool:
+        """Give up the step that has made no progress since a beat, if the model is loaded again.
+
+        The watchdog's thread calls this. First the executor abandons the step; mostly this thread
+        then fails, and ends. If it is `lost` nevertheless, the caller's thread ends the engine in
+        its place. Should the step return later, this thread touches no request, and frees the
+        model. Returns whether the caller's thread has ended the engine.
+        """
+        stops = self.gate.closed and not self.gate.leaves
+        if stops or self.rescue is None or beat.phase is not Phase.COMPUTING:
+            return False
+        if not lost:
+            if self.heartbeat.now is beat:
+                self.model.executor.abandon()
+            return False
+        if not self.heartbeat.leave_behind(beat):
+            return False
+        with self.gate.lock:
+            failed = self.scheduler.abandon()
+        poison = Poison(
+            f"step {beat.step} has made no progress for {seconds:.0f} s, and its device does not"
+            " abandon it. Its thread and its memory are left behind until it ends",
+            beat.step,
+        )
+        _log.error("%s", poison)
+        error = self._fail(failed, poison)
+        self._give_turn()
+        self._leave_all(error)
+        self._close_cache(keep=False)
+        return True
+
+    def _close_cache(self, *, keep: bool) -> None:
+        """Release all slots and pages, and close the cache.
 
         With `keep`, the disk tier saves pages for the next start. A poisoned engine saves none: the
         failed step may have left wrong pages. Files that the disk tier wrote before stay, because
@@ -173,9 +217,6 @@ class EngineLoop:
                 close()  # the cache without the lock: it takes seconds
             except Exception:
                 _log.exception("the prefix cache was not closed properly")
-        self.model.close()
-        if self._batch_drafter is not None:
-            self._batch_drafter.close()
 
     def _release_all(self) -> None:
         with self.gate.lock:
@@ -351,11 +392,17 @@ class EngineLoop:
                 self._work_beside(plan)
             finally:  # no page may change its owner before the step ends
                 self.heartbeat.enter(Phase.COMPUTING, allowance)
-                result = self.model.executor.collect()
+                try:
+                    result = self.model.executor.collect()
+                finally:  # a thread that was left behind ends here, whatever the step has done
+                    self.heartbeat.enter(Phase.DELIVERING)
                 if self._ahead is None and self.turn is not None:
                     self.turn.give()
-        except StepAbandonedError:  # all requests end with the engine
-            self._ahead = None
+        except StepAbandonedError as cause:
+            if not self.gate.closed:
+                hang = EngineFailedError("it made no progress, and was abandoned (watchdog)")
+                raise self._fail_step(plan, hang) from cause
+            self._ahead = None  # all requests end with the engine, or leave it
             with self.gate.lock:
                 self.scheduler.abandon()
             return None
@@ -469,7 +516,7 @@ class EngineLoop:
         with self.gate.lock:
             failed = self.scheduler.abandon()
         labels = ", ".join(self.delivery.requests[sequence.id].label for sequence in failed)
-        _log.error("%s; failed requests: %s", poison, labels or "none", exc_info=cause)
+        _log.error("%s; requests in the step: %s", poison, labels or "none", exc_info=cause)
         return self._fail(failed, poison)
 
     def _fail(self, sequences: list[Sequence], poison: Poison) -> ModelPoisonedError:
@@ -491,17 +538,19 @@ class EngineLoop:
     def _leave_all(self, error: HeddleError) -> None:
         """Accept no more requests. Leave all accepted ones to `rescue`, or end them with `error`.
 
-        Only a failure interrupts requests. If the engine was closed, they end.
+        If the engine was closed, they end, unless they were to be left.
         """
         with self.gate.lock:
             self.gate.refuse(error)
             self.calls.refuse(error)
         try:
-            self._deliver()
+            self.delivery.deliver()
         except Exception:  # requests that go on get these tokens again
             _log.exception("the tokens of the last step were not delivered")
         poison = self.gate.poison
         failure = EngineFailedError(f"the request failed: {poison.reason}") if poison else error
         left = Interrupted.of(self.model, self.delivery, self._failed, failure, error)
-        if poison is None or self.rescue is None or not left.count or not self.rescue(left):
+        interrupts = poison is not None or self.gate.leaves
+        rescue = self.rescue if interrupts else None
+        if rescue is None or not left.count or not rescue(left):
             left.give_up()

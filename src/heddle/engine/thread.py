@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import threading
 import time
 from _thread import start_new_thread
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from heddle.cache.cache import PrefixCacheStats
     from heddle.config import EngineConfig
+    from heddle.engine.observation.activity import Beat
     from heddle.engine.observation.telemetry import EngineSnapshot
     from heddle.engine.requests.interrupted import Interrupted
     from heddle.engine.requests.request import Request
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
     from heddle.loading.loaded_model import LoadedModel
 
 T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
 
 _NICENESS = 5
 """Niceness of an engine thread that computes, as of the native compute threads. `lower_priority`
@@ -45,13 +49,13 @@ class EngineThread:
 
     Attributes:
         cancels: requests to end.
-        to_wake: mailboxes with new deltas. Only this thread uses it.
         gate: says whether the engine accepts requests.
         wake: wakes this thread. Any thread may call it.
         observe: calls an observer from now on; see `Delivery.observe`.
         accept: queues requests; see `Admission.accept`.
         go_on: queues the requests of an engine that has failed; see `Admission.go_on`.
         check_length: raises ContextLengthError if a prompt is too long; see `Room.check_length`.
+        longest: most tokens of a request, prompt and output.
         when_ended: called by this thread when it has freed the model, for whatever reason it ends.
     """
 
@@ -61,15 +65,18 @@ class EngineThread:
         """Raises ConfigError if the prefix cache's directory cannot be used."""
         self._loop = loop = EngineLoop(model, config, turns)
         self._model, self.gate, self._lock = model, loop.gate, loop.gate.lock
-        self.cancels, self.to_wake = loop.cancels, loop.delivery.to_wake
+        self.cancels = loop.cancels
         self.wake = loop.wakeup.notify
         self.observe = loop.delivery.observe
         self.accept, self.go_on = loop.admission.accept, loop.admission.go_on
-        self.check_length = loop.scheduler.check_length
+        self.check_length, self.longest = loop.scheduler.check_length, loop.scheduler.longest
         self.when_ended: Callable[[], None] | None = None
         # A daemon thread, so that a program can end without closing its engine.
         self._thread = threading.Thread(target=self._run, name="heddle-engine", daemon=True)
-        self._watchdog = Watchdog(loop.heartbeat, self._thread, model.info.id, config.watchdog)
+        self._over = threading.Event()  # the engine has ended, or its thread was left behind
+        self._watchdog = Watchdog(
+            loop.heartbeat, self._thread, model.info.id, config.watchdog, report=self._give_up_step
+        )
         self._thread.start()
         _started.add(self)
 
@@ -79,8 +86,32 @@ class EngineThread:
         try:
             self._loop.run(self._watchdog.stop)
         finally:
-            if self.when_ended is not None:
-                self.when_ended()
+            if not self._loop.heartbeat.left_behind:
+                self._end()
+
+    def _end(self) -> None:
+        self._over.set()
+        if self.when_ended is not None:
+            self.when_ended()
+
+    def _give_up_step(self, beat: Beat, seconds: float, lost: bool) -> None:
+        """Give up a step that hangs; see `EngineLoop.give_up_step`.
+
+        A process leaves at most one thread behind: its memory cannot be freed. The next one stays,
+        and `health` says that only a new process helps.
+        """
+        if lost and any(thread.is_alive() for thread in _left_behind):
+            _log.error("another thread was left behind already, so this engine is not replaced")
+        elif self._loop.give_up_step(beat, seconds, lost=lost):
+            _left_behind[:] = [self._thread]
+            self._watchdog.stop()
+            self._end()
+
+    def _wait(self) -> None:
+        """Wait until the engine has ended."""
+        self._over.wait()
+        if not self._loop.heartbeat.left_behind:
+            self._thread.join()
 
     @property
     def health(self) -> Health:
@@ -106,11 +137,17 @@ class EngineThread:
             self._loop.scheduler.resume(request.sequence)
             self._loop.wakeup.notify()
 
-    def stop(self, *, drain: bool) -> None:
+    def leave(self, rescue: Callable[[Interrupted], bool]) -> None:
+        """End after the step in flight, and let `rescue` have the requests. See `stop`."""
+        with self._lock:
+            self._loop.rescue, self.gate.leaves = rescue, True
+        self.stop(drain=False, abandon=False)
+
+    def stop(self, *, drain: bool, abandon: bool = True) -> None:
         """Accept no more requests, end the accepted ones, and wait until the thread has ended.
 
         With `drain`, accepted requests finish first. Without it, the executor abandons the step in
-        flight: a step may take a minute.
+        flight, because a step may take a minute; unless `abandon` is False.
 
         If a sink or an observer calls this, it returns at once: this thread runs them.
         """
@@ -120,11 +157,12 @@ class EngineThread:
             self.gate.close(drain=drain)
             self._loop.wakeup.notify()
             if not self.gate.drain:
-                self._model.executor.abandon()
+                if abandon:
+                    self._model.executor.abandon()
                 if self._loop.turn is not None:
                     self._loop.turn.withdraw()
         if threading.current_thread() is not self._thread:
-            self._thread.join()
+            self._wait()
 
     def stop_later(self) -> None:
         """Finish the accepted requests, then end: the engine was dropped. Returns at once.
@@ -181,6 +219,8 @@ class EngineThread:
             self._loop.cache.flush()
 
 
+_left_behind: list[threading.Thread] = []
+"""The thread that hung and was replaced, if there was one. Perhaps it has ended since."""
 _started: WeakSet[EngineThread] = WeakSet()
 """Engine threads that may still run."""
 

@@ -12,8 +12,11 @@ from heddle.errors import (
     ModelNotFoundError,
     ModelUnavailableError,
     ModelUnloadedError,
+    NoCopyError,
+    RequestsRunError,
 )
 from heddle.hosting.status import ModelState, ModelStatus
+from heddle.sizes import counted
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -45,7 +48,9 @@ class Entry:
         loaded_at, used_at: when it was loaded, and when a request last named it, in seconds of
             `time.monotonic`.
         recoveries: loads after poison since the model last ran for STEADY seconds.
-        interrupted: requests of its poisoned engine that wait for the next load.
+        interrupted: requests of its former engine that wait for the next load.
+        former: settings to go back to if the load in progress, with others, fails; None: it then
+            stays failed.
     """
 
     name: str
@@ -63,6 +68,7 @@ class Entry:
     used_at: float = 0.0
     recoveries: int = 0
     interrupted: Interrupted | None = None
+    former: EngineConfig | None = None
 
     def take_interrupted(self) -> Interrupted | None:
         """The requests that wait for a load. The caller lets them go on or gives them up."""
@@ -149,10 +155,35 @@ class Entry:
             case ModelState.UNLOADING:
                 raise ModelUnavailableError(f"model {self.name!r} is unloading; try again later")
 
+    def check_reloadable(self, config: EngineConfig) -> None:
+        """Check that the model can be loaded again with these settings.
+
+        Raises:
+            ModelNotFoundError: it is not loaded.
+            ModelUnavailableError: it loads or unloads, or its engine is poisoned or stuck.
+            RequestsRunError: requests run or wait, and the settings change their tokens.
+        """
+        if self.state in (ModelState.UNLOADED, ModelState.FAILED):
+            raise ModelNotFoundError(f"model {self.name!r} is not loaded", param="model")
+        engine = self.engine
+        if self.state is not ModelState.LOADED or engine is None or not engine.health.ready:
+            state = engine.health.state if engine else self.state
+            raise ModelUnavailableError(f"model {self.name!r} is {state}; try again later")
+        changed = config.changed_answers(self.config)
+        if changed and self.in_flight:
+            raise RequestsRunError(
+                f"{', '.join(changed)} would change the tokens of the"
+                f" {counted(self.in_flight, 'request')} that run or wait. Wait until they have"
+                " ended, or unload the model and load it",
+                param=changed[0],
+            )
+
 
 @dataclass(slots=True, eq=False)
 class Entries:
     """The entries by name. Whoever reads or changes them, or calls a method, holds `lock`.
+
+    Only `end_interrupted` takes it.
 
     Attributes:
         config: settings of models that have none of their own.
@@ -211,6 +242,36 @@ class Entries:
             source, known = known.source, None  # once more, under another name
         served = name or (known.name if known else name_before_fetch(source))
         return Entry(served, source, config or self.config, keep_alive=alive)
+
+    def copy_of(self, entry: Entry) -> Engine:
+        """The engine with the fewest requests among those that give the same tokens as a model's.
+
+        Raises:
+            NoCopyError: there is none.
+        """
+        copies = [
+            other
+            for other in self.by_name.values()
+            if other is not entry and other.state is ModelState.LOADED and not other.poison
+            if entry.engine and other.engine and other.engine.replaces(entry.engine)
+        ]
+        best = min(copies, key=lambda one: one.in_flight, default=None)
+        if best is None or best.engine is None:
+            raise NoCopyError(
+                f"no other loaded model goes on with the requests of {entry.name!r}: it must have"
+                " the same files, the same kv_type and device, and at least the same context and"
+                " KV cache. Load one under another name first (POST /models/load), or leave move"
+                " out",
+                param="move",
+            )
+        return best.engine
+
+    def end_interrupted(self, entry: Entry, why: str) -> None:
+        """End the requests of a model that wait for a load, without the lock."""
+        with self.lock:
+            interrupted = entry.take_interrupted()
+        if interrupted is not None:
+            interrupted.give_up(why)
 
     def insert(self, entry: Entry) -> None:
         """Make a model known. The first one is the default."""

@@ -66,8 +66,8 @@ class Loads:
         """
         if self._entries.closed:
             raise EngineClosedError("the registry is closed")
-        if entry.engine is not None:  # poisoned: nothing refers to it from now on
-            self._unloads.show_former(entry.name, entry.engine)
+        if entry.engine is not None:  # nothing refers to it when the thread has done these two
+            self._thread.add(partial(self._end_former, entry, entry.engine))
             self._thread.add(reclaim_memory)
         entry.state, entry.reason, entry.engine = ModelState.LOADING, None, None
         entry.progress = LoadProgress(self._progress)
@@ -76,6 +76,21 @@ class Loads:
         self._thread.add(partial(self._load, entry, load))
         return load
 
+    def begin_again(self, entry: Entry, config: EngineConfig) -> Future[Engine]:
+        """Begin to load a loaded model with other settings. Needs the lock, and raises as `begin`.
+
+        Its requests wait for the load.
+        """
+        former = entry.config
+        load = self.begin(entry)
+        entry.former, entry.config = former, config
+        return load
+
+    def _end_former(self, entry: Entry, engine: Engine) -> None:
+        """End the engine before the next load: it is poisoned, or stops and leaves its requests."""
+        engine.leave(self._rescue(entry))
+        self._unloads.show_former(entry.name, engine)
+
     def _load(self, entry: Entry, load: Future[Engine]) -> None:
         """Load a model in this thread, and set the result of `load`."""
         try:
@@ -83,17 +98,26 @@ class Loads:
         except BaseException as error:
             reason = error.message if isinstance(error, HeddleError) else f"{error}"
             _log.info("model %s could not be loaded: %s", entry.name, reason)
-            with self._entries.lock:
-                entry.state, entry.reason = ModelState.FAILED, reason
-                interrupted = entry.take_interrupted()
-            if interrupted is not None:
-                interrupted.give_up()
             _forget_objects(error)
             reclaim_memory()
+            if not self._loads_as_before(entry):
+                with self._entries.lock:
+                    entry.state, entry.reason = ModelState.FAILED, reason
+                self._entries.end_interrupted(entry, f"the model could not be loaded: {reason}")
             load.set_exception(error)
         else:
             trim_memory()  # what the load read and needs no more
             load.set_result(engine)
+
+    def _loads_as_before(self, entry: Entry) -> bool:
+        """Go back to the settings before those that could not be loaded, if there are any."""
+        with self._entries.lock:
+            if entry.former is None or self._entries.closed:
+                return False
+            entry.config, entry.former = entry.former, None
+            entry.load = load = Future[Engine]()
+        self._load(entry, load)
+        return True
 
     def _open(self, entry: Entry) -> Engine:
         """Load the model. Under a memory limit, unload idle models until it fits.
@@ -154,6 +178,8 @@ class Loads:
         """
         shown = 0
         try:
+            if entry.former is not None and entry.interrupted is not None:
+                engine.check_going_on(entry.interrupted)
             with self._entries.lock:
                 self._entries.rename(entry, engine.model.info.id)
             while not self._is_published(entry, engine, shown):
@@ -176,9 +202,9 @@ class Loads:
                 raise EngineClosedError("the registry was closed during the load")
             if shown < len(self.observers):
                 return False
-            entry.engine, entry.state = engine, ModelState.LOADED
+            entry.engine, entry.state, entry.former = engine, ModelState.LOADED, None
             engine.when_ended(self._recovery(entry))
-            if self._config.resume_tries:
+            if self._config.resume_tries and self._config.auto_recover:
                 engine.leave_requests_to(self._rescue(entry))
             entry.loaded_at = entry.used_at = time.monotonic()
             self._keeper.look()
@@ -207,9 +233,10 @@ class Loads:
         return rescue
 
     def _keep(self, entry: Entry, interrupted: Interrupted) -> bool:
-        """Keep the requests of a poisoned model for its next load, if it will be loaded again."""
+        """Keep the requests of a model for its next load, if it will be loaded again."""
         with self._entries.lock:
-            if not self._recovers(entry):
+            reloads = entry.former is not None and not self._entries.closed
+            if not (reloads or self._recovers(entry)):
                 return False
             entry.interrupted = interrupted
         _log.warning("%d requests wait until %s is loaded again", interrupted.count, entry.name)

@@ -76,7 +76,7 @@ class Registry(Closing):
         self.engine_config = engine
         self.allowed = AllowedModels(folder=models_folder(config.models_dir), hub=config.hub_models)
         self._entries = Entries(engine, config.keep_alive)
-        self._unloads = Unloads(self._entries, config.unload_seconds)
+        self._unloads = Unloads(self._entries, config.unload_seconds, config.resume_tries)
         self._keeper = Keeper(self._entries, self._unloads)
         self._loads = Loads(
             self._entries, self._unloads, self._keeper, config, self.engrams, progress
@@ -285,6 +285,36 @@ class Registry(Closing):
                 entry.keep_alive = keep_alive
             return self._loads.begin(entry)
 
+    def reload(self, name: str, config: EngineConfig) -> Engine:
+        """Load a loaded model again, with other settings. Returns its engine.
+
+        Its requests wait for the load, and go on with the tokens that they would have got. If the
+        load fails, the model is loaded with its earlier settings again, and its requests go on.
+
+        Raises:
+            ModelNotFoundError: no model of this name is loaded.
+            ModelUnavailableError: it loads or unloads, or its engine is poisoned or stuck.
+            RequestsRunError: requests run or wait, and the settings change their tokens.
+            HeddleError: it cannot be loaded so; see :meth:`Engine.load`.
+        """
+        return self.begin_reload(name, config).result()
+
+    def begin_reload(self, name: str, config: EngineConfig) -> Future[Engine]:
+        """Begin to load a model again in a thread. Arguments and errors as for :meth:`reload`."""
+        with self._entries.lock:
+            entry = self._entries.named(name)
+            entry.check_reloadable(config)
+            return self._loads.begin_again(entry, config)
+
+    def settings_of(self, name: str) -> EngineConfig:
+        """The settings of a model.
+
+        Raises:
+            ModelNotFoundError: no model has this name.
+        """
+        with self._entries.lock:
+            return self._entries.named(name).config
+
     def begin_known(self, name: str) -> Future[Engine]:
         """Begin the load of a known model, or join the load in progress. Raises as :meth:`load`.
 
@@ -313,19 +343,21 @@ class Registry(Closing):
 
     # --- unload ----------------------------------------------------------------------------------
 
-    def unload(self, name: str, *, seconds: float | None = None) -> None:
+    def unload(self, name: str, *, seconds: float | None = None, move: bool = False) -> None:
         """Unload a model. New requests are refused at once; accepted ones may finish.
 
         Args:
             name: name of the model.
             seconds: most seconds that accepted requests may take; then they end with
                 EngineClosedError. None: the setting `unload_seconds`.
+            move: let accepted requests go on at once in another loaded copy of the model.
 
         Raises:
             ModelNotFoundError: no model of this name is loaded.
             ModelUnavailableError: it loads or unloads.
+            NoCopyError: `move`, and no other loaded model gives the same tokens. Nothing stops.
         """
-        self._unloads.unload(name, seconds)
+        self._unloads.unload(name, seconds, move=move)
 
     def keep(self, name: str, seconds: float) -> None:
         """Unload a model after `seconds` without a request; negative: never.
@@ -351,11 +383,10 @@ class Registry(Closing):
             self._entries.closed = True
             self._loads.end()
             self._keeper.end()
-            engines = [entry.engine for entry in self._entries.by_name.values()]
-            left = [entry.take_interrupted() for entry in self._entries.by_name.values()]
-        for interrupted in left:
-            if interrupted is not None:
-                interrupted.give_up()
+            entries = list(self._entries.by_name.values())
+            engines = [entry.engine for entry in entries]
+        for entry in entries:
+            self._entries.end_interrupted(entry, "the program ends")
         # At once: an engine may save pages for seconds, while requests of another one run on.
         closing = [threading.Thread(target=engine.close) for engine in engines if engine]
         for thread in closing:

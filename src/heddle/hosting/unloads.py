@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 from heddle.errors import HeddleError, ModelNotFoundError, ModelUnavailableError
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from heddle.engine.engine import Engine
+    from heddle.engine.requests.interrupted import Interrupted
     from heddle.hosting.entries import Entries
 
 _log = logging.getLogger(__name__)
@@ -26,17 +28,19 @@ class Unloads:
     Args:
         entries: of the registry.
         seconds: most seconds that accepted requests may take, if the caller does not say.
+        tries: failed steps with a request after which it does not go on in another engine.
 
     Attributes:
         observers: get the name and the former engine of each model that leaves the memory.
     """
 
-    def __init__(self, entries: Entries, seconds: float) -> None:
+    def __init__(self, entries: Entries, seconds: float, tries: int) -> None:
         self._entries = entries
         self._seconds = seconds
+        self._tries = tries
         self.observers: list[Callable[[str, Engine], None]] = []
 
-    def unload(self, name: str, seconds: float | None = None) -> None:
+    def unload(self, name: str, seconds: float | None = None, *, move: bool = False) -> None:
         """Unload a model; see `Registry.unload`."""
         entries = self._entries
         with entries.lock:
@@ -45,12 +49,17 @@ class Unloads:
                 raise ModelUnavailableError(f"model {name!r} is {entry.state}; try again later")
             if entry.state is ModelState.UNLOADED:
                 raise ModelNotFoundError(f"model {name!r} is not loaded", param="model")
+            copy = entries.copy_of(entry) if move else None
             entry.state = ModelState.UNLOADING
-            interrupted = entry.take_interrupted()
-        if interrupted is not None:
-            interrupted.give_up()
+            interrupted = entry.take_interrupted() if copy else None
+        if copy is not None and interrupted is not None:
+            copy.go_on(interrupted, self._tries)
+        entries.end_interrupted(entry, "the model was unloaded")
         if entry.engine is not None:
-            _end(entry.engine, self._seconds if seconds is None else seconds)
+            if copy is not None:
+                entry.engine.leave(partial(_hand_over, copy, self._tries))
+            else:
+                _end(entry.engine, self._seconds if seconds is None else seconds)
             self.show_former(entry.name, entry.engine)
         with entries.lock:
             entry.state, entry.engine, entry.load = ModelState.UNLOADED, None, None
@@ -124,6 +133,12 @@ class Keeper:
                     return
             for name in due:
                 self._unloads.unload_quietly(name, "after its keep_alive")
+
+
+def _hand_over(copy: Engine, tries: int, interrupted: Interrupted) -> bool:
+    _log.info("%d requests go on in another copy of the model", interrupted.count)
+    copy.go_on(interrupted, tries)
+    return True
 
 
 def _end(engine: Engine, seconds: float) -> None:

@@ -31,13 +31,14 @@ class Room:
         pages: tokens that the pages of the cache hold.
 
     Attributes:
+        capacity: most tokens of a sequence, bounded by the context and by the pages.
         rate: how fast recent steps computed tokens.
     """
 
     def __init__(self, slots: int, queue: int, context: int, pages: int) -> None:
         self._slots = slots
         self._most_requests = slots + queue
-        self._capacity = min(context, pages)
+        self.capacity = min(context, pages)
         self._holder = "context" if context <= pages else "KV cache"
         self.rate = Rate()
 
@@ -75,23 +76,23 @@ class Room:
         Raises:
             ContextLengthError: the prompt is too long, even for an empty cache.
         """
-        most = self._capacity - output
+        most = self.capacity - output
         if tokens <= most:
             return
         included = ", output included" if output else ""
         raise ContextLengthError(
             f"the prompt is too large: it has {tokens} tokens; the {self._holder} holds"
-            f" {self._capacity}{included}. Send at most {most} tokens",
+            f" {self.capacity}{included}. Send at most {most} tokens",
             param="prompt",
             tokens=tokens,
-            context=self._capacity,
+            context=self.capacity,
         )
 
     def limit_of(self, sequence: Sequence) -> int:
         """Most tokens of a sequence: its prompt and its output, bounded by context and cache."""
         most = sequence.most_output
-        wanted = self._capacity if most is None else sequence.prompt_tokens + most
-        return min(wanted, self._capacity)
+        wanted = self.capacity if most is None else sequence.prompt_tokens + most
+        return min(wanted, self.capacity)
 
     def seconds_until(self, places: int, live: Iterable[Sequence]) -> float:
         """Estimated time, in seconds, until `places` of the sequences in `live` have ended."""

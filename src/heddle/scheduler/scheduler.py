@@ -119,6 +119,7 @@ class Scheduler:
         assert not whole_prompts or batch_tokens >= context, "every sequence must fit in a step"
         self._room = Room(slots, queue, context, cache.pages.size * PAGE_TOKENS)
         self.check_length = self._room.check_length
+        self.longest = self._room.capacity
         self._pages = cache.pages
         self._cached = cache.prefixes
         self._snapshot_every = cache.pages.snapshot_tokens
@@ -162,19 +163,22 @@ class Scheduler:
         """
         self._room.check(sequences, self.queue, self._live.values())
         for sequence in sequences:
+            sequence.limit = self._room.limit_of(sequence)
             self._queue(sequence)
 
     def add_again(self, sequence: Sequence) -> None:
         """Queue a sequence of another scheduler, perhaps with output, even if the queue is full.
 
+        It keeps its limit, unless this cache is smaller.
+
         Raises:
             ContextLengthError: it leaves no room for output here.
         """
         self.check_length(sequence.total, output=sequence.most_output != 0)
+        sequence.limit = min(sequence.limit, self._room.limit_of(sequence))
         self._queue(sequence)
 
     def _queue(self, sequence: Sequence) -> None:
-        sequence.limit = self._room.limit_of(sequence)
         self._live[sequence.id] = sequence
         self.queue.enter(sequence)
         self.queue.arrive(sequence)

@@ -157,6 +157,7 @@ class Sequence:
             self.prompt_tokens,
             self.stop_tokens,
             self.rules,
+            self.limit,
             scored=scored,
             cached_tokens=self.cached_tokens,
             mu=mu,

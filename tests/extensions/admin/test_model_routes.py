@@ -213,3 +213,23 @@ def test_a_model_that_cannot_be_had_is_no_fault_of_the_server(
     answer = models.post("/v1/models/load", model="two")
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, error.code)
     assert models.complete("one").status_code == 200
+
+
+def test_a_model_is_loaded_again_with_other_settings(models: ModelServer) -> None:
+    answer = models.post("/models/reload", model="one", slots=3)
+    assert (answer.status_code, answer.json()["id"]) == (200, "one")
+    assert models.registry.engine("one").config.slots == 3
+    models.post("/models/reload", model="one", batch_tokens=64)
+    assert models.registry.engine("one").config.slots == 3  # those that are not named stay
+    assert models.complete("one").status_code == 200
+    assert models.post("/models/reload", model="two").status_code == 404
+    refused = models.post("/models/reload", model="one", slots=0)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "slots")
+
+
+def test_an_unload_with_move_needs_a_copy(models: ModelServer) -> None:
+    refused = models.post("/models/unload", model="one", move=True)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "no_copy")
+    models.post("/models/load", model="one", name="other")
+    assert models.post("/models/unload", model="one", move=True).status_code == 200
+    assert models.complete("other").status_code == 200

@@ -334,6 +334,30 @@ def test_a_server_serves_again_after_its_process_was_killed(device, model, proce
             assert len(processes) == 2
 
 
+def test_a_process_that_hangs_is_killed_and_its_requests_go_on(
+    device, model, processes, monkeypatch
+) -> None:
+    monkeypatch.setattr("heddle.extensions.processes.executor._ABANDON_SECONDS", 0.0)
+    config, asked = replace(CONFIG, device=device), replace(LONG, max_tokens=200)
+    with Registry(RegistryConfig(auto_recover=1), config) as registry:
+        engine = registry.load(str(model))
+        expected = engine.complete([1, 2, 3], asked)
+        running = engine.stream([1, 2, 3], asked)
+        deltas = [next(running)]
+        os.kill(processes[0].pid, signal.SIGSTOP)
+        loop = engine.thread._loop
+
+        def has_ended() -> bool:
+            loop.give_up_step(loop.heartbeat.now, 1.0, lost=False)  # as the watchdog does
+            return engine.closed
+
+        until(has_ended)
+        deltas += running
+        assert "".join(delta.text for delta in deltas) == expected.text
+        assert deltas[-1].usage == expected.usage
+        assert (len(processes), loop.heartbeat.left_behind) == (2, False)
+
+
 @pytest.mark.torch
 @pytest.mark.skipif("torch" not in HERE, reason="only torch has ranks here")
 def test_ranks_run_in_the_process_and_end_with_it(

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 USER, BOSS = "sk-user-31", "sk-boss-77"
 ADMIN_ROUTES = {
     ("/v1/models/load", "post"),
+    ("/v1/models/reload", "post"),
     ("/v1/models/unload", "post"),
     ("/v1/engrams/load", "post"),
     ("/v1/engrams/unload", "post"),

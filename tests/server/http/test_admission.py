@@ -211,3 +211,16 @@ def test_retry_after_is_never_too_early(seconds: float, told: str) -> None:
         OverloadedError("the queue is full", retry_after=seconds), {"app": Starlette()}
     )
     assert response.headers["retry-after"] == told
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_deadline_is_a_504_even_of_a_stream_that_waits(
+    serve: Callable[..., Running], stream: bool
+) -> None:
+    running = serve(slots=1)
+    running.executor.gate.clear()
+    body = {"prompt": "hi", "max_tokens": 3, "stream": stream, "deadline": 0.02}
+    late = running.post("/v1/completions", body)
+    running.executor.gate.set()
+    assert late.status_code == 504
+    assert late.json()["error"]["code"] == "deadline_exceeded"

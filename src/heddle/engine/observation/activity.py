@@ -6,6 +6,7 @@ may miss a part of the step in flight.
 
 from __future__ import annotations
 
+import threading
 import time
 from dataclasses import dataclass
 from enum import Enum, StrEnum
@@ -62,26 +63,50 @@ class Beat(NamedTuple):
     allowance: float
 
 
+class LeftBehindError(BaseException):
+    """The engine thread hung for so long that another thread has ended the engine in its place."""
+
+
 class Heartbeat:
     """The latest beat. The engine thread writes it; any thread may read it, without a lock.
 
     Attributes:
         step: number of the next step, or of the step in flight.
         now: the latest beat.
+        left_behind: whether another thread has ended the engine in place of its own.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
+        self._lock = threading.Lock()  # orders `enter` and `leave_behind`
         self.step = 0
+        self.left_behind = False
         self.now = Beat(Phase.IDLE, 0, clock(), 0.0)
 
     def enter(self, phase: Phase, allowance: float = 0.0) -> None:
-        """Note what the thread does now. A wait, and planning after it, are no progress."""
+        """Note what the thread does now. A wait, and planning after it, are no progress.
+
+        Raises:
+            LeftBehindError: the thread must not touch the engine any more.
+        """
         last = self.now
         waits = phase is Phase.WAITING
         plans_again = phase is Phase.PLANNING and last.phase in (Phase.WAITING, Phase.PLANNING)
         since = last.since if waits or plans_again else self._clock()
-        self.now = Beat(phase, self.step, since, allowance)
+        with self._lock:
+            if self.left_behind:
+                raise LeftBehindError
+            self.now = Beat(phase, self.step, since, allowance)
+
+    def leave_behind(self, beat: Beat) -> bool:
+        """Let the thread end at its next beat, unless it has gone on since `beat`.
+
+        The calling thread then ends the engine. Returns whether it must do so.
+        """
+        with self._lock:
+            here = self.now is beat and not self.left_behind
+            self.left_behind = self.left_behind or here
+        return here
 
 
 class StepKind(Enum):

@@ -1,9 +1,9 @@
 """Notices an engine thread that has work and makes no progress, for example in a hung device.
 
 The engine thread writes into a `Heartbeat` what it does (`activity.py`). A `Watchdog` looks at it
-from a thread of its own. It cannot end anything: Python cannot stop a thread in a native call. It
-logs where the engine thread stands, and `Engine.health` turns, so that a supervisor can replace the
-process.
+from a thread of its own. Python cannot stop a thread in a native call. So it logs where the engine
+thread stands, and `Engine.health` turns, so that a supervisor can replace the process. If the
+model is loaded again by itself, `EngineLoop.give_up_step` ends the step, or replaces the thread.
 
 A step may take minutes, and nothing shows that it advances. So a step may take the limit and an
 allowance: ten times the time that the pace expects, or a second for each token while the pace has
@@ -47,8 +47,14 @@ class Watchdog:
         model: str,
         seconds: float,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        report: Callable[[Beat, float, bool], None] = lambda beat, seconds, lost: None,
     ) -> None:
-        """`model` is a name for the log. `seconds` is the limit; 0: never look."""
+        """`model` is a name for the log. `seconds` is the limit; 0: never look.
+
+        `report` is called when the thread is stuck, and again when it is lost, with the latest
+        beat and the seconds since. It may call `stop`.
+        """
         self.stuck = self.lost = False
         self._heartbeat = heartbeat
         self._watched = watched
@@ -56,6 +62,7 @@ class Watchdog:
         self._limit = seconds
         self._interval = seconds / 4
         self._clock = clock
+        self._call = report
         self._looked_at = clock()
         self._ends = threading.Event()
         self._thread: threading.Thread | None = None
@@ -64,9 +71,9 @@ class Watchdog:
             self._thread.start()
 
     def stop(self) -> None:
-        """Look no more. The thread has ended when this returns."""
+        """Look no more. The thread has ended when this returns, unless it calls this."""
         self._ends.set()
-        if self._thread is not None:
+        if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
         self.stuck = self.lost = False
 
@@ -85,9 +92,11 @@ class Watchdog:
             self.stuck = self.lost = False
         elif not late:
             lost = still >= LONG * self._limit
-            if not self.stuck or lost > self.lost:
-                self._report(beat, now - beat.since)
+            news = not self.stuck or lost > self.lost
             self.stuck, self.lost = True, lost
+            if news:
+                self._report(beat, now - beat.since)
+                self._call(beat, now - beat.since, lost)
 
     def _run(self) -> None:
         while not self._ends.wait(self._interval):

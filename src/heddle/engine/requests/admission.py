@@ -50,13 +50,14 @@ class Gate:
         refusal: why the engine accepts no more requests; None: it accepts them.
         poison: the failure that ended the engine, or None.
         drain: whether a closed engine finishes its requests.
+        leaves: whether a closed engine leaves its requests to another one.
     """
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.refusal: HeddleError | None = None
         self.poison: Poison | None = None
-        self.drain = False
+        self.drain = self.leaves = False
         self._pid = os.getpid()
 
     @property
@@ -167,7 +168,6 @@ class Admission:
         """
         requests = interrupted.take(tries)
         with self._gate.accepting():
-            self._delivery.mailboxes += interrupted.mailboxes
             interrupted.leave()
             for request in requests:
                 request.move(new_id(), self._cancels)

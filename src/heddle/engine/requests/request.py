@@ -117,6 +117,7 @@ class Request:
     delivered: int = 0
     mu: float | None = None
     scored: int = 0
+    _guessed: tuple[int, int] = 0, 0  # drafted and accepted tokens in those engines
 
     def __post_init__(self) -> None:
         self.last_token_at = self.submitted_at
@@ -132,6 +133,8 @@ class Request:
 
         That engine goes on after what the sink has. Later tokens were lost with the failed engine.
         """
+        usage = self.usage
+        self._guessed = usage.drafted_tokens, usage.accepted_tokens
         self.sequence = self.sequence.afresh(sequence_id, self.delivered, self.scored, self.mu)
         self.cancels = cancels
         if self.cancelled:
@@ -161,10 +164,18 @@ class Request:
         """Token counts and times so far."""
         prompt, cached = self.sequence.prompt_tokens, self.sequence.cached_tokens
         waited = (self.first_step_at or time.perf_counter()) - self.submitted_at
-        usage = Usage(prompt, self.delivered, cached or 0, queue_seconds=waited)
+        drafted, accepted = self._guessed
         if (guessing := self.sequence.guessing) is not None:
-            drafted, accepted = guessing.counts.drafted, guessing.counts.accepted
-            usage = replace(usage, drafted_tokens=drafted, accepted_tokens=accepted)
+            drafted += guessing.counts.drafted
+            accepted += guessing.counts.accepted
+        usage = Usage(
+            prompt,
+            self.delivered,
+            cached or 0,
+            queue_seconds=waited,
+            drafted_tokens=drafted,
+            accepted_tokens=accepted,
+        )
         if not self.first_token_at:
             return usage
         return replace(

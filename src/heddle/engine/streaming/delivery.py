@@ -10,6 +10,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from heddle.engine.observation.telemetry import Counters
+from heddle.engine.streaming.streams import POSTED
 from heddle.errors import EngineFailedError
 from heddle.outputs import Delta, FinishReason, TokenLogprob
 from heddle.step import Failed, Pooled, Sampled, Scored
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
     from heddle.engine.observation.telemetry import Observer
     from heddle.engine.requests.request import Request
-    from heddle.engine.streaming.streams import Mailbox
     from heddle.engine.wakeup import Cancels
     from heddle.errors import HeddleError
     from heddle.scheduler.outcomes import TokenEvent
@@ -48,8 +48,6 @@ class Delivery:
         cancelled: cancelled requests whose last delta is still to be sent, and their errors.
         computed_at: when the step of the events was collected.
         counters: totals of the engine.
-        to_wake: mailboxes of this engine with new deltas.
-        mailboxes: these, and those of the engines whose requests this one goes on with.
     """
 
     def __init__(
@@ -67,8 +65,6 @@ class Delivery:
         self.cancelled: list[tuple[Request, HeddleError | None]] = []
         self.computed_at = 0.0
         self.counters = Counters()
-        self.to_wake: list[Mailbox] = []
-        self.mailboxes = [self.to_wake]
 
     @property
     def pending(self) -> bool:
@@ -99,10 +95,9 @@ class Delivery:
         self.deliver_tokens(events)
         if self.cancelled:
             self._end_cancelled()
-        for to_wake in self.mailboxes:
-            for mailbox in to_wake:
-                mailbox.wake()
-            to_wake.clear()
+        for mailbox in POSTED.mailboxes:
+            mailbox.wake()
+        POSTED.mailboxes.clear()
 
     def deliver_tokens(self, events: list[TokenEvent]) -> None:
         """Deliver these events at once."""

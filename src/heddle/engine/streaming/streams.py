@@ -13,13 +13,14 @@ largest unread answer is cut.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import deque
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 from weakref import WeakSet, ref
 
-from heddle.errors import BacklogError, EventLoopError, HeddleError
+from heddle.errors import BacklogError, DeadlineError, EventLoopError, HeddleError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -94,6 +95,7 @@ class AsyncStreams:
         self._closed = False
         self._arrival: asyncio.Future[None] | None = None
         self._patient = False  # whether the reader waits until all requests have ended
+        self._timer: asyncio.TimerHandle | None = None  # of the deadline
         if backlog is not None:
             backlog.holders.add(self)
 
@@ -169,10 +171,21 @@ class AsyncStreams:
         if self._unfinished:
             self._unfinished = 0
             self._drop()
+            if self._timer is not None:
+                with suppress(RuntimeError):  # another thread, or a closed loop: it fires in vain
+                    if asyncio.get_running_loop() is self._mailbox.loop:
+                        self._timer.cancel()
 
     __del__ = close
 
-    def cut(self, error: BacklogError) -> None:
+    def end_after(self, seconds: float) -> None:
+        """Cut the streams with DeadlineError if they have not ended after `seconds`.
+
+        The timer refers to them weakly, as sinks do.
+        """
+        self._timer = self._mailbox.loop.call_later(seconds, _end_late, ref(self), seconds)
+
+    def cut(self, error: HeddleError) -> None:
         """Cancel all requests, and raise `error` in the reader."""
         self._failure = error
         self._drop()
@@ -192,6 +205,8 @@ class AsyncStreams:
         self.held += size
         self._ended += delta.finish is not None
         self._failure = self._failure or delta.error
+        if self._is_complete and self._timer is not None:
+            self._timer.cancel()
         if not self._patient or self._is_complete:
             self._wake()
         if self._backlog is not None and self.held > _FEW:
@@ -231,6 +246,11 @@ class AsyncStreams:
             self._arrival.set_result(None)
 
 
+def _end_late(late: ref[AsyncStreams], seconds: float) -> None:
+    if (streams := late()) is not None:
+        streams.cut(DeadlineError(seconds))
+
+
 def _foreign_loop() -> EventLoopError:
     return EventLoopError(
         "this stream belongs to another event loop; read it there, or call generate in this event"
@@ -242,22 +262,19 @@ class Mailbox:
     """Carries the deltas of all requests of one event loop, with at most one wake-up per step.
 
     Waking an event loop writes to a socket. This is too slow for every token of every stream. So
-    sinks only post, and once per step, after delivery, the engine calls `wake` of the mailboxes
-    with new deltas.
+    sinks only post, and once per step, after delivery, the engine wakes the mailboxes in `POSTED`.
 
     Attributes:
         loop: the event loop.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, to_wake: list[Mailbox]) -> None:
-        """`to_wake` is the engine's list of mailboxes to wake after this step."""
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self._to_wake = to_wake
         self._posted: deque[tuple[ref[AsyncStreams], int, Delta]] = deque()
         self._woken = False
 
     def post(self, streams: ref[AsyncStreams], index: int, delta: Delta) -> None:
-        """Add a delta. The engine thread calls this.
+        """Add a delta. The thread that delivers it calls this, and `wake` later.
 
         If the event loop is closed, nobody can read the delta, and the requests are cancelled.
         """
@@ -265,12 +282,12 @@ class Mailbox:
             if (readable := streams()) is not None:
                 readable.close()
             return
-        if self not in self._to_wake:
-            self._to_wake.append(self)
+        if self not in POSTED.mailboxes:
+            POSTED.mailboxes.append(self)
         self._posted.append((streams, index, delta))
 
     def wake(self) -> None:
-        """Wake the event loop unless it is already woken. The engine thread calls this."""
+        """Wake the event loop unless it is already woken."""
         if not self._woken:
             self._woken = True
             with suppress(RuntimeError):  # the loop was just closed; the next post cancels
@@ -283,6 +300,16 @@ class Mailbox:
             streams, index, delta = self._posted.popleft()
             if (readable := streams()) is not None:
                 readable.receive(index, delta)
+
+
+class _Posted(threading.local):
+    """The mailboxes to which this thread has posted and that it has still to wake."""
+
+    def __init__(self) -> None:
+        self.mailboxes: list[Mailbox] = []
+
+
+POSTED = _Posted()
 
 
 class Holder(Protocol):

@@ -1,10 +1,10 @@
-"""Routes that load and unload models."""
+"""Routes that load and unload models, and load them again with other settings."""
 
 from __future__ import annotations
 
 import asyncio
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fastapi import APIRouter, Request
 from pydantic import Field, create_model
@@ -20,8 +20,13 @@ from heddle.server.http.schema import Schema, takes
 from heddle.settings import resolve, settings
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from heddle.engine.engine import Engine
     from heddle.server.generate.service import Service
     from heddle.settings import Setting
+
+BodyT = TypeVar("BodyT", bound=Schema)
 
 _TYPES: dict[str, Any] = {
     "NUMBER": int,
@@ -55,13 +60,19 @@ def _settings() -> list[Setting]:
     return [one for one in settings(EngineConfig) if not one.is_fixed]
 
 
+class ReloadRequest(Schema):
+    """Body of `POST /models/reload`, without the settings of the engine."""
+
+    model: str = Field(min_length=1, description="Name of a loaded model.")
+
+
 @cache
-def _body() -> type[LoadRequest]:
-    """The schema of the body, with the settings of the engine and of extensions."""
+def _with_settings(base: type[BodyT]) -> type[BodyT]:
+    """The schema of a body, with the settings of the engine and of extensions."""
     fields: dict[str, Any] = {
         one.name: (_TYPES[one.kind] | None, Field(None, description=one.doc)) for one in _settings()
     }
-    return create_model("Load", __base__=LoadRequest, **fields)
+    return create_model(base.__name__.removesuffix("Request"), __base__=base, **fields)
 
 
 class UnloadRequest(Schema):
@@ -70,6 +81,9 @@ class UnloadRequest(Schema):
     model: str = Field(min_length=1, description="Name of a loaded model.")
     seconds: int | None = Field(
         None, ge=0, description="Most seconds for accepted requests; default: `unload_seconds`."
+    )
+    move: bool = Field(
+        False, description="Accepted requests go on at once in another loaded copy of the model."
     )
 
 
@@ -80,7 +94,7 @@ def routes(service: Service) -> APIRouter:
 
     @router.post(
         "/v1/models/load",
-        openapi_extra=takes(_body()),
+        openapi_extra=takes(_with_settings(LoadRequest)),
         dependencies=[ADMIN],
         responses={
             202: {"description": "It loads."},
@@ -89,7 +103,7 @@ def routes(service: Service) -> APIRouter:
     )
     async def load(request: Request) -> Response:
         """Load a model. If the client leaves, the load continues."""
-        body = await service.bodies.take(request, _body(), lambda body: body)
+        body = await service.bodies.take(request, _with_settings(LoadRequest), lambda body: body)
         loading = registry.begin_load(
             body.model,
             name=body.name,
@@ -99,22 +113,40 @@ def routes(service: Service) -> APIRouter:
         )
         if body.wait:
             await unless_gone(request.receive, loaded(loading))
+        return described_load(loading, status=200 if body.wait else 202)
+
+    @router.post(
+        "/v1/models/reload",
+        openapi_extra=takes(_with_settings(ReloadRequest)),
+        dependencies=[ADMIN],
+        responses={409: {"description": "It would change the tokens of requests that run."}},
+    )
+    async def reload(request: Request) -> Response:
+        """Load a model again with other settings. Its requests wait for it and go on."""
+        body = await service.bodies.take(request, _with_settings(ReloadRequest), lambda body: body)
+        name = service.name_of(body.model)
+        former = registry.settings_of(name)
+        loading = registry.begin_reload(name, _config(body, former) or former)
+        await unless_gone(request.receive, loaded(loading))
+        return described_load(loading)
+
+    def described_load(loading: Future[Engine], status: int = 200) -> Response:
         name = registry.name_of_load(loading)
-        status = next(status for status in registry.status() if status.name == name)
-        return json_response(described(name, status, service), status=200 if body.wait else 202)
+        state = next(one for one in registry.status() if one.name == name)
+        return json_response(described(name, state, service), status=status)
 
     @router.post("/v1/models/unload", openapi_extra=takes(UnloadRequest), dependencies=[ADMIN])
     async def unload(request: Request) -> Response:
         """Unload a model, after its accepted requests have finished or their time is up."""
         body = await service.bodies.take(request, UnloadRequest, lambda body: body)
         name = service.name_of(body.model)
-        await asyncio.to_thread(registry.unload, name, seconds=body.seconds)
+        await asyncio.to_thread(registry.unload, name, seconds=body.seconds, move=body.move)
         return json_response({"id": name, "object": "model", "status": {"value": "unloaded"}})
 
     return router
 
 
-def _config(body: LoadRequest, base: EngineConfig) -> EngineConfig | None:
+def _config(body: LoadRequest | ReloadRequest, base: EngineConfig) -> EngineConfig | None:
     """The settings that the body changes; None if it changes none.
 
     Raises:

@@ -138,7 +138,7 @@ class Dispatcher:
             choices, service.backlog, rules, record.client, record.submit(), known
         )
         if request.stream:
-            if engine.config.queue_timeout:
+            if engine.config.queue_timeout or request.params.deadline:
                 await _begun(http_request, streams)
             ping = service.config.stream_ping
             return EventStream(writer, streams, request.n, service.backlog, ping, going_on)
@@ -212,7 +212,7 @@ def _is_slow(request: GenerationRequest) -> bool:
 
 
 async def _begun(http_request: Request, streams: AsyncStreams) -> None:
-    """Wait for the first token, so that a queue timeout still has its HTTP status.
+    """Wait for the first token, so that an error of one that waits has its HTTP status.
 
     Raises:
         HeddleError: the request ended with this error before its first token.
