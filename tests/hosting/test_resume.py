@@ -149,7 +149,7 @@ def test_requests_end_if_their_tokens_may_be_lost(make, loads: Loads, monkeypatc
     engine = registry.load("one")
     monkeypatch.setattr(engine.thread._loop.scheduler, "update", burn)
     with pytest.raises(EngineFailedError, match="burns"):
-        engine.complete("hello", params())
+        engine.complete("hello", params(deadline=10))
 
 
 def test_without_tries_requests_end_at_once(make: Make, loads: Loads) -> None:

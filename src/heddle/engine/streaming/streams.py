@@ -205,7 +205,7 @@ class AsyncStreams:
         self.held += size
         self._ended += delta.finish is not None
         self._failure = self._failure or delta.error
-        if self._is_complete and self._timer is not None:
+        if self._timer is not None and self._is_complete:
             self._timer.cancel()
         if not self._patient or self._is_complete:
             self._wake()
