@@ -215,7 +215,7 @@ class Row:
     def __str__(self) -> str:
         return (
             f"{self.goodput:7.2f} {self.finished:8.2f} {self.median:8.3f} {self.p99:8.2f} "
-            f"{self.hit:6.1%} {self.one:9.1%} {self.hit / self.one:6.1%} {self.busiest:8.1%}"
+            f"{self.hit:6.1%} {self.one:9.1%} {self.hit / (self.one or 1):6.1%} {self.busiest:8.1%}"
         )
 
 

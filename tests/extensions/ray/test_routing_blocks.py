@@ -45,6 +45,11 @@ def test_keys_share_the_hashes_of_the_blocks_that_prompts_share(prefix, one, oth
     assert common(*keys) == sum(end <= same for end in ENDS)
 
 
+def test_another_first_byte_changes_every_hash():
+    keys = [key_of_bytes(root("m"), [first, b"the same" * 500]) for first in (b"a", b"b")]
+    assert not set(keys[0].hashes) & set(keys[1].hashes)
+
+
 def test_a_key_does_not_depend_on_the_pieces_of_its_prompt():
     prompt = bytes(range(256)) * 40
     pieces = [prompt[:1], prompt[1:700], b"", prompt[700:]]

@@ -8,9 +8,10 @@ import pytest
 
 pytest.importorskip("ray.serve")
 
+from on_ray import Exchange, exchange, serving
+
 from heddle.errors import InvalidRequestError
 from heddle.extensions.ray.routing.choose import NoReplicaError
-from routing.on_ray import Exchange, exchange, serving
 
 pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("default")]
 
