@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import served_models
 from heddle.config import EngineConfig, RegistryConfig, ServerConfig
 from heddle.doors import extensions, refer
-from heddle.extensions.metrics.table import described
+from heddle.extensions.metrics import table, vllm_names
 from heddle.parameters import Api
 from heddle.sampling_params import all_parameters
 from heddle.server.generate.vendor_fields.row import Outcome
@@ -34,7 +34,7 @@ from heddle.settings import settings as settings_of
 from heddle.sizes import format_size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from heddle.parameters import Parameter
     from heddle.server.generate.vendor_fields.row import Row
@@ -93,7 +93,11 @@ def pages() -> dict[Path, str]:
         sampling: written(sampling.read_text("utf-8"), "parameters", _parameters()),
         fields: written(fields.read_text("utf-8"), "fields", list(_fields())),
         settings: written(settings.read_text("utf-8"), "settings", list(_settings())),
-        metrics: written(metrics.read_text("utf-8"), "metrics", _metrics()),
+        metrics: written(
+            written(metrics.read_text("utf-8"), "metrics", _metrics(table.described())),
+            "vllm metrics",
+            _metrics(vllm_names.described()),
+        ),
         models: written(models.read_text("utf-8"), "models", served_models.table()),
         files: written(files.read_text("utf-8"), "files", list(_files())),
     }
@@ -174,8 +178,8 @@ def _routes(apis: Api) -> str:
 # --- metrics -------------------------------------------------------------------------------------
 
 
-def _metrics() -> list[str]:
-    rows = [_cells(f"`{name}`", kind, text) for name, kind, text in described()]
+def _metrics(described: Iterable[tuple[str, str, str]]) -> list[str]:
+    rows = [_cells(f"`{name}`", kind, text) for name, kind, text in described]
     return ["| metric | kind | meaning |", "|---|---|---|", *rows]
 
 

@@ -28,6 +28,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from heddle.cache.blocks import BlockObservers
 from heddle.cache.leaves import LeafQueue
 from heddle.cache.pages import NO_TICKET
 from heddle.state import PAGE_TOKENS, TokenArray, pages_for
@@ -60,9 +61,11 @@ class Node:
             Never earlier than `last_used` of a child.
         state: ticket for the snapshot of the fixed-size state at `end`; NO_TICKET if there is no
             snapshot.
+        blocks: hashes of the blocks that end in the node; empty if the tree has no observers.
     """
 
     __slots__ = (
+        "blocks",
         "children",
         "last_used",
         "locks",
@@ -92,6 +95,7 @@ class Node:
         self.locks = 0
         self.last_used = last_used
         self.state = NO_TICKET
+        self.blocks: list[int] = []
 
     @property
     def end(self) -> int:
@@ -171,6 +175,7 @@ class RadixTree:
         nodes: number of nodes without the roots.
         tokens: number of tokens in all nodes.
         clock: the time that `last_used` records. The owner advances it.
+        observers: hear which blocks the tree gains and loses.
     """
 
     def __init__(
@@ -187,6 +192,7 @@ class RadixTree:
         self.nodes = 0
         self.tokens = 0
         self.clock = 0
+        self.observers = BlockObservers()
 
     # --- finding ---------------------------------------------------------------------------------
 
@@ -324,6 +330,8 @@ class RadixTree:
             for own, more in zip(node.windows, added, strict=True):
                 own.extend(more)
         self.tokens += len(tokens)
+        if self.observers:
+            self.observers.grew(node)
 
     def _add_child(
         self,
@@ -340,6 +348,8 @@ class RadixTree:
         child = node.children[tokens[0]] = Node(node, start, tokens, own, node.last_used, tickets)
         self.nodes += 1
         self.tokens += len(tokens)
+        if self.observers:
+            self.observers.grew(child)
         return child
 
     def _keep(self, pages: list[int]) -> None:
@@ -384,6 +394,8 @@ class RadixTree:
         node.parent, node.start = upper, position
         node.tokens = node.tokens[cut:]
         node.pages = node.pages[position // PAGE_TOKENS - first :]
+        upper.blocks = node.blocks[: position // PAGE_TOKENS - first]
+        node.blocks = node.blocks[position // PAGE_TOKENS - first :]
         if node.windows:
             node.windows = tuple(own[position // PAGE_TOKENS - first :] for own in node.windows)
             if position % PAGE_TOKENS:
@@ -404,6 +416,7 @@ class RadixTree:
         lower.parent, lower.start = upper.parent, upper.start
         lower.tokens = upper.tokens + lower.tokens
         lower.pages = upper.pages + lower.pages
+        lower.blocks = upper.blocks + lower.blocks
         if lower.windows:
             pairs = zip(upper.windows, lower.windows, strict=True)
             lower.windows = tuple(first + last for first, last in pairs)
@@ -472,6 +485,7 @@ class RadixTree:
             self._drop(node)
         self._roots.clear()
         self._leaves = LeafQueue()
+        self.observers.cleared()
 
     @staticmethod
     def path(node: Node) -> tuple[Salt, TokenArray[int]]:
@@ -498,6 +512,8 @@ class RadixTree:
         parent = leaf.parent
         assert parent is not None
         del parent.children[leaf.tokens[0]]
+        if self.observers:
+            self.observers.removed(leaf)
         self._drop(leaf)
         self._queue_if_unused(parent)
 

@@ -22,6 +22,7 @@ from heddle.thread_priority import lower_priority
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from concurrent.futures import Future
 
     from heddle.cache.cache import PrefixCacheStats
     from heddle.config import EngineConfig
@@ -199,9 +200,12 @@ class EngineThread:
 
         Raises as `accept`, and what the function raises. A sink must not call this.
         """
+        return self.call_later(function).result()
+
+    def call_later(self, function: Callable[[EngineLoop], T]) -> Future[T]:
+        """As `call`, but return the future of the result at once. Raises as `accept`."""
         with self.gate.accepting():
-            future = self._loop.calls.add(partial(function, self._loop))
-        return future.result()
+            return self._loop.calls.add(partial(function, self._loop))
 
     def set_prefix_cache(self, enabled: bool) -> None:
         """Switch the prefix cache on, or off and drop all prefixes. Raises as `accept`."""

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
+from configs import server_config
 from fake_executor import MEMORY
 from fake_server import run_server
-from heddle.config import ServerConfig
 from heddle.engine.streaming.streams import Backlog
+from heddle.extensions.metrics import vllm_names
 from heddle.extensions.metrics.table import BACKLOG_ROWS, described
+from heddle.state import PAGE_TOKENS
+from patience import PATIENCE
 from scraping import scrape
 
 if TYPE_CHECKING:
@@ -45,6 +50,72 @@ def test_metrics_under_llama_cpp_s_names(serve: Callable[..., Running]) -> None:
     assert 0 <= now["kv_cache_usage_ratio"] <= 1
 
 
+def test_metrics_under_vllm_s_names_are_those_that_endpoint_pickers_read(
+    serve: Callable[..., Running],
+) -> None:
+    server = serve(metric_names="vllm", slots=2, queue=8)
+    server.executor.gate.clear()
+    body = {"prompt": "a" * 40, "max_tokens": 4, "n": 5, "ignore_eos": True}
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(server.post, "/v1/completions", body)
+        server.until(lambda: server.engine.snapshot().running == 2)
+        busy = vllm_samples(server)
+        server.executor.gate.set()
+        assert answer.result(PATIENCE).status_code == 200
+    server.until(server.idle)
+    now = vllm_samples(server)
+    assert (busy["num_requests_running"], busy["num_requests_waiting"]) == (2, 3)
+    assert (now["num_requests_running"], now["num_requests_waiting"]) == (0, 0)
+    assert 0 < busy["kv_cache_usage_perc"] == busy["gpu_cache_usage_perc"] < 1
+    assert now["kv_cache_usage_perc"] == 0  # cached pages are free pages
+    assert now["prefix_cache_queries_total"] == now["prompt_tokens_total"] == 200
+    assert 0 < now["prefix_cache_hits_total"] <= 4 * 39
+    assert now["generation_tokens_total"] == 20
+    assert now["request_success_total/length"] == 5
+    assert now["request_success_total/abort"] == now["num_preemptions_total"] == 0
+    assert now["time_to_first_token_seconds_count"] == 5
+    assert now["inter_token_latency_seconds_count"] == 15
+    assert now["request_queue_time_seconds_bucket/+Inf"] == 5
+
+
+def test_what_pickers_read_from_labels_under_vllm_s_names(serve: Callable[..., Running]) -> None:
+    server = serve(metric_names="vllm", kv_type="q8_0")
+    before = time.time()
+    families = text_string_to_metric_families(server.get("/metrics").text)
+    samples = {sample.name: sample for family in families for sample in family.samples}
+    labels = {"model_name": server.engine.model.info.id, "engine": "0"}
+    lora, sizes = samples["vllm:lora_requests_info"], samples["vllm:cache_config_info"]
+    adapters = {"max_lora": "0", "running_lora_adapters": "", "waiting_lora_adapters": ""}
+    assert lora.labels == labels | adapters
+    assert before <= lora.value <= time.time()  # pickers take the latest sample
+    assert sizes.labels == labels | {
+        "block_size": str(PAGE_TOKENS),
+        "num_gpu_blocks": str(server.engine.snapshot().pages_total),
+        "cache_dtype": "q8_0",
+        "enable_prefix_caching": "True",
+    }
+    assert sizes.value == 1
+
+
+def vllm_samples(server: Running) -> dict[str, float]:
+    """Samples under vLLM's names, without prefix and without the labels that all of them have."""
+    labels = {"model_name": server.engine.model.info.id, "engine": "0"}
+    found = {}
+    for family in text_string_to_metric_families(server.get("/metrics").text):
+        for sample in family.samples if family.name.startswith("vllm:") else ():
+            assert sample.labels.items() >= labels.items()
+            own = [value for name, value in sample.labels.items() if name not in labels]
+            found["/".join((sample.name.removeprefix("vllm:"), *own))] = sample.value
+    return found
+
+
+@pytest.mark.parametrize(("name", "kind", "text"), [*vllm_names.described()], ids=lambda one: one)
+def test_each_metric_under_vllm_s_names_is_exported(
+    exported: Mapping[str, tuple[str, str]], name: str, kind: str, text: str
+) -> None:
+    assert exported[name.partition("{")[0]][0] == kind
+
+
 def test_metrics_say_when_the_server_started(serve: Callable[..., Running]) -> None:
     before = int(time.time())
     server = serve()
@@ -66,8 +137,10 @@ def test_a_route_that_is_off(serve: Callable[..., Running], name: str) -> None:
     assert all(server.get(f"/{other}").status_code == 200 for other in on)
 
 
-def test_llama_cpp_s_names_are_off_by_default(shared: Running) -> None:
-    assert "llamacpp:" not in shared.get("/metrics").text
+def test_other_names_are_off_by_default(shared: Running) -> None:
+    text = shared.get("/metrics").text
+    assert "llamacpp:" not in text
+    assert "vllm:" not in text
 
 
 def test_a_device_may_not_tell_its_memory(serve: Callable[..., Running]) -> None:
@@ -150,7 +223,8 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, tuple[str
     disk = {"prefix_cache_dir": str(folder / "cache"), "prefix_cache_disk": 5000}
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        with run_server(ServerConfig(port=0), **disk) as server:
+        config = server_config(port=0, metric_names="vllm")
+        with run_server(config, **disk) as server:
             lines = [line.split(" ", 3) for line in server.get("/metrics").text.splitlines()]
     named = [line[1:] for line in lines if line[0] == "#"]
     texts, kinds = (

@@ -109,7 +109,7 @@ def test_who_brings_none_is_refused(locked: Running, headers: dict[str, str], sa
 
 @pytest.mark.slow
 def test_only_health_is_open(locked: Running) -> None:
-    probes = ("/health", "/health/live", "/health/ready")
+    probes = ("/health", "/health/live", "/health/ready", "/ready")
     for path in probes:
         assert locked.get(path).status_code == 200
         assert httpx.head(locked.url + path, timeout=PATIENCE).status_code == 200

@@ -75,7 +75,9 @@ def test_a_running_stream_may_finish(serve: Callable[..., Running]) -> None:
         server.until(server.executor.entered.is_set)
         server.server.handle_exit(signal.SIGTERM, None)
         server.until(lambda: server.get("/health/ready").status_code == 503)
-        assert server.get("/health/ready").json() == {"status": "stopping"}
+        for path in ("/health", "/health/ready", "/ready"):
+            answer = server.get(path)
+            assert (answer.status_code, answer.json()) == (503, {"status": "stopping"})
         assert server.get("/health/live").status_code == 200
         refused = server.post("/v1/completions", BODY)
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "engine_closed")

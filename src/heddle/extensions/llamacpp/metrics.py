@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from heddle.extensions.llamacpp.settings import LlamaCppSettings
 from heddle.extensions.metrics.past_counters import PastCounters, added
+from heddle.extensions.metrics.settings import MetricsSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -154,5 +154,5 @@ class LlamaCppCollector(Collector):
 
 def collector(models: Registry, config: ServerConfig) -> LlamaCppCollector | None:
     """The collector, if the settings ask for llama.cpp's names."""
-    names = config.of(LlamaCppSettings).metric_names
+    names = config.of(MetricsSettings).metric_names
     return LlamaCppCollector(models) if names == "llamacpp" else None

@@ -10,12 +10,6 @@ from heddle.settings import setting
 class LlamaCppSettings(ServerSettings):
     """Settings of llama.cpp's routes."""
 
-    metric_names: str = setting(
-        "heddle",
-        "logging",
-        "names of metrics: heddle, or llamacpp = also llama.cpp's, of the default model",
-        choices=("heddle", "llamacpp"),
-    )
     slot_save_path: str = setting(
         "",
         "memory",

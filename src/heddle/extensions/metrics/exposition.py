@@ -6,16 +6,16 @@ Every metric of an engine has the label `model`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from heddle.doors import extensions, refer
+from heddle.extensions.metrics.families import family, totals
 from heddle.extensions.metrics.past_counters import PastCounters, added
+from heddle.extensions.metrics.settings import MetricsSettings
 from heddle.extensions.metrics.table import (
     BACKLOG_ROWS,
     DISK_ROWS,
@@ -24,12 +24,12 @@ from heddle.extensions.metrics.table import (
     PREFIX_CACHE_ROWS,
     ROWS,
     TASKS,
-    MetricKind,
     Moment,
 )
+from heddle.extensions.metrics.vllm_names import VllmCollector
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
 
     from prometheus_client.core import Metric
 
@@ -58,6 +58,8 @@ class Metrics:
         }
         self._tasks = Gauge(*TASKS, registry=self._registry)
         self._registry.register(SnapshotCollector(models, backlog))
+        if config.of(MetricsSettings).metric_names == "vllm":
+            self._registry.register(VllmCollector(models, self._histograms))
         for collector in _collectors(models, config):
             self._registry.register(collector)
         models.on_loaded(self._observe)
@@ -115,7 +117,7 @@ class SnapshotCollector(Collector):
             yield from _of_models(DISK_ROWS, disks, past)
         yield from _of_models(MODEL_ROWS, {one.name: one for one in self._models.status()}, {})
         for row in BACKLOG_ROWS:
-            yield _family(row, (), [((), row.value(self._backlog))])
+            yield family(row, (), [((), row.value(self._backlog))])
 
 
 def _collectors(models: Registry, config: ServerConfig) -> Iterator[Collector]:
@@ -130,12 +132,8 @@ def _counters(_model: str, engine: Engine) -> dict[str, Value]:
     """The counters of an engine by name."""
     moment = Moment(engine, engine.snapshot())
     cache = moment.now.prefix_cache
-    found = _totals(ROWS, moment) | _totals(PREFIX_CACHE_ROWS, cache)
-    return found if cache.disk is None else found | _totals(DISK_ROWS, cache.disk)
-
-
-def _totals(rows: Iterable[Row[T]], source: T) -> dict[str, Value]:
-    return {row.name: row.value(source) for row in rows if row.kind is MetricKind.TOTAL}
+    found = totals(ROWS, moment) | totals(PREFIX_CACHE_ROWS, cache)
+    return found if cache.disk is None else found | totals(DISK_ROWS, cache.disk)
 
 
 def _of_models(
@@ -146,20 +144,4 @@ def _of_models(
         samples = {name: sums[row.name] for name, sums in past.items() if row.name in sums}
         for name, source in sources.items():
             samples[name] = added(row.value(source), samples.get(name))
-        yield _family(row, (LABEL,), [((name,), value) for name, value in samples.items()])
-
-
-def _family(
-    row: Row[T], labels: Sequence[str], values: Iterable[tuple[tuple[str, ...], Value]]
-) -> Metric:
-    """The metric of a row, with a sample for each source, or for each value of its own label."""
-    names = [*labels, row.label] if row.label else labels
-    made = CounterMetricFamily if row.kind is MetricKind.TOTAL else GaugeMetricFamily
-    family = made(row.name, row.text, labels=names)
-    for own, value in values:
-        if isinstance(value, Mapping):
-            for key, amount in value.items():
-                family.add_metric([*own, key], amount)
-        else:
-            family.add_metric(own, value)
-    return family
+        yield family(row, (LABEL,), [((name,), value) for name, value in samples.items()])

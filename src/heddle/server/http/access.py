@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from heddle.server.http.keys import Key, Keys
 
-OPEN_PATHS = frozenset({"/health", "/health/live", "/health/ready"})
+OPEN_PATHS = frozenset({"/health", "/health/live", "/health/ready", "/ready"})
 """Paths that need no key, because health checkers have none."""
 
 _AUTHORITY = re.compile(

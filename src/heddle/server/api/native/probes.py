@@ -23,8 +23,10 @@ def routes(service: Service) -> APIRouter:
 
     @router.get("/health", responses={503: {"description": "The engine has stopped or failed."}})
     @router.head("/health", include_in_schema=False)  # some health checkers send HEAD
-    async def health() -> Response:
+    async def health(request: Request) -> Response:
         """Report 200 while engines serve requests, 503 after one has stopped or failed.
+
+        A server that stops reports 503, too.
 
         `model_file` tells whether the file of the default model has changed on disk since it was
         loaded. Answers do not depend on the changed file, because the model is in memory.
@@ -34,6 +36,8 @@ def routes(service: Service) -> APIRouter:
             if (poison := engine.health.poison) is not None:
                 report = {"status": "poisoned", "reason": poison.reason}
                 return json_response(report, status=503)
+        if is_stopping(request.app):
+            return json_response({"status": "stopping"}, status=503)
         if service.registry.closed or any(engine.closed for engine in engines.values()):
             return json_response({"status": "stopped"}, status=503)
         default = engines.get(service.registry.default)
@@ -53,6 +57,8 @@ def routes(service: Service) -> APIRouter:
 
     @router.get("/health/ready", responses={503: {"description": "Send no requests now."}})
     @router.head("/health/ready", include_in_schema=False)
+    @router.get("/ready", include_in_schema=False)  # the name that some supervisors ask for
+    @router.head("/ready", include_in_schema=False)
     async def ready(request: Request, model: str | None = None) -> Response:
         """Report 503 while the server stops, or while no model can answer.
 
