@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
+from failures.chats import bodies, stream_all
+from failures.chatty_models import REASONING
 from fake_loads import until
 from heddle.extensions.bench.servers import running
 from patience import PATIENCE
-from soak.chats import bodies, stream_all
-from soak.chatty_models import REASONING
 
 if TYPE_CHECKING:
     from collections.abc import Callable

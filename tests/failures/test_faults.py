@@ -14,24 +14,24 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cache_integrity import check_cache
+from failures.chats import bodies, stream, stream_all
+from failures.chatty_models import SHAPES
+from failures.step_faults import ALL, DEVICE, Faults
+from failures.streams import mixed, submit
 from fake_loads import until
 from heddle.errors import ModelPoisonedError, ModelUnavailableError
 from heddle.executors.devices import devices
 from live_server import live_server
 from patience import PATIENCE
-from soak.chats import bodies, stream, stream_all
-from soak.chatty_models import SHAPES
-from soak.step_faults import ALL, DEVICE, Faults
-from soak.streams import mixed, submit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
+    from failures.conftest import Soaked
+    from failures.streams import Reader, Stream
     from heddle.engine import Engine
     from heddle.hosting.registry import Registry
-    from soak.conftest import Soaked
-    from soak.streams import Reader, Stream
 
     Write = Callable[[str], Soaked]
     Open = Callable[[Soaked], AbstractContextManager[Registry]]

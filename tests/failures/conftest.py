@@ -12,6 +12,8 @@ import pytest
 
 from configs import configured
 from engram_writer import write_version_2
+from failures.chatty_models import SHAPES, VOCABULARY, write_model
+from failures.streams import LOOP, TABLE, mixed, submit
 from fixtures.guesses import costless_guesses  # noqa: F401
 from fixtures.processes import processes  # noqa: F401
 from heddle.config import EngineConfig, RegistryConfig
@@ -20,8 +22,6 @@ from heddle.extensions.engrams.library import tables_of
 from heddle.hosting import loads
 from heddle.hosting.registry import Registry
 from heddle.process_memory import trim_memory
-from soak.chatty_models import SHAPES, VOCABULARY, write_model
-from soak.streams import LOOP, TABLE, mixed, submit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
