@@ -9,28 +9,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
-
-pytest.importorskip("ray")
-from deployment import Deployment, deployed
 from requests_of_all_kinds import Answer, ask_all, requests
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from deployment import Deployment
 
+pytest.importorskip("ray")
 pytestmark = [pytest.mark.ray, pytest.mark.model]
-
-SILENCE = 3.0
-"""Seconds after which a silent replica is lost."""
-SETTINGS = (
-    *("--replicas", "3", "--cpus", "0.5", "--silence", str(SILENCE)),
-    *("--slots", "8", "--kv-cache", "256M", "--context", "1024", "--device", "failing"),
-)
-
-
-@pytest.fixture(scope="module")
-def deployment() -> Iterator[Deployment]:
-    with deployed(*SETTINGS) as made:
-        yield made
 
 
 @pytest.fixture(scope="module")

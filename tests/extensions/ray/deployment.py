@@ -47,17 +47,23 @@ class Deployment:
         found = descendants(self.process.pid)
         return sorted(pid for pid in found if command_line(pid).startswith(REPLICA))
 
+    @property
+    def steps(self) -> int:
+        """Steps that all replicas have made so far."""
+        counts = [one.read_text() for one in self.fails.glob("*.steps")]
+        return sum(int(one or 0) for one in counts)
+
     def until_complete(self, count: int, without: int = 0) -> None:
         """Wait until so many replicas run, and one does not."""
         until(lambda: len(self.replicas) == count and without not in self.replicas)
 
 
-def until(is_so: Callable[[], bool], seconds: float = PATIENCE) -> None:
-    """Wait until a condition holds."""
-    deadline = time.monotonic() + seconds
+def until(is_so: Callable[[], bool], every: float = 0.05) -> None:
+    """Wait until a condition holds. Looks each `every` s."""
+    deadline = time.monotonic() + PATIENCE
     while not is_so():
         assert time.monotonic() < deadline
-        time.sleep(0.05)  # lets the cluster work
+        time.sleep(every)  # lets the cluster work
 
 
 def descendants(pid: int) -> set[int]:
@@ -129,12 +135,13 @@ def _until_ready(process: subprocess.Popen[str]) -> list[str]:
 
 
 def end(process: subprocess.Popen[str]) -> None:
-    """End a command as Ctrl-C does; kill it and what it started if it does not end."""
+    """End a command as Ctrl-C does, and see that all that it started ends with it."""
     started = descendants(process.pid)
     if process.poll() is None:
         process.send_signal(signal.SIGINT)
     try:
-        process.wait(PATIENCE)
+        assert process.wait(PATIENCE) == 0
+        until(lambda: not any(map(command_line, started)))
     finally:
         for pid in started:
             if command_line(pid):

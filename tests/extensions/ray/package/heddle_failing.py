@@ -15,13 +15,20 @@ FOLDER = "HEDDLE_TEST_FAILING"
 
 
 def load(checkpoint: Any, config: Any, progress: Any = lambda loaded: None) -> Any:
-    """An executor of the processor, whose steps fail while this process has its file."""
+    """An executor of the processor, whose steps fail while this process has its file.
+
+    It counts its steps in a second file.
+    """
     executor: Any = load_on_processor(checkpoint, config, progress)
     submit, file = executor.submit, Path(os.environ[FOLDER], str(os.getpid()))
+    steps = 0
 
     def checked(plan: Any) -> None:
+        nonlocal steps
         if file.exists():
             raise RuntimeError("the device burns")
+        steps += 1
+        file.with_suffix(".steps").write_text(str(steps))
         submit(plan)
 
     executor.submit = checked
