@@ -135,10 +135,10 @@ def _until_ready(process: subprocess.Popen[str]) -> list[str]:
 
 
 def end(process: subprocess.Popen[str]) -> None:
-    """End a command as Ctrl-C does, and see that all that it started ends with it."""
+    """End a command by a signal, and see that all that it started ends with it."""
     started = descendants(process.pid)
     if process.poll() is None:
-        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM)  # Ctrl-C takes the same way
     try:
         assert process.wait(PATIENCE) == 0
         until(lambda: not any(map(command_line, started)))

@@ -1,6 +1,7 @@
 """`heddle deploy`: replicas of the server on a Ray cluster."""
 
 import logging
+import signal
 import threading
 from dataclasses import replace
 from importlib.metadata import version
@@ -59,6 +60,7 @@ def deploy(
 
     try:
         join(address)
+        signal.signal(signal.SIGTERM, _interrupt)  # Ray's handler would end this process at once
         check_room(deploy, address)
         place = listen(server)
         print(f"starting  {counted(deploy.replicas, 'replica')} of {', '.join(served)}", flush=True)
@@ -73,6 +75,10 @@ def deploy(
         serve.delete(name)
     finally:
         ray.shutdown()  # ends a cluster that this process has started
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 def _check_network(server: ServerConfig) -> None:
