@@ -86,7 +86,7 @@ def application(deployed: Deployed) -> Application:
         graceful_shutdown_timeout_s=server.drain,
         health_check_period_s=deploy.silence,
         health_check_timeout_s=3 * deploy.silence,
-        **_scale(deploy),
+        **scale(deploy),
     )
     ingress = serve.deployment(
         Ingress,
@@ -99,7 +99,7 @@ def application(deployed: Deployed) -> Application:
     return ingress.bind(replicas.bind(deployed), deployed)
 
 
-def _scale(deploy: DeployConfig) -> dict[str, Any]:
+def scale(deploy: DeployConfig) -> dict[str, Any]:
     """How many replicas there are: a number, or bounds and a policy."""
     if not deploy.most_replicas:
         return {"num_replicas": deploy.replicas}

@@ -24,6 +24,7 @@ from heddle.errors import BodyTimeoutError, BodyTooLargeError, HeddleError, Over
 from heddle.extensions.ray.exchange import Exchange
 from heddle.extensions.ray.flow import Flow
 from heddle.extensions.ray.keeping import Patience, ReplicaLostError, kept
+from heddle.extensions.ray.logs import log_as_serve
 from heddle.extensions.ray.questions import is_question, reply
 from heddle.hosting.registry import Registry
 from heddle.server.app import create_app
@@ -49,6 +50,7 @@ class Ingress:
 
     def __init__(self, replicas: DeploymentHandle, deployed: Deployed) -> None:
         """`replicas` sends requests to the replicas."""
+        log_as_serve(deployed.server.log_level)
         self._replicas = replicas
         self._answer = replicas.options(stream=True).answer
         self._flow = Flow()

@@ -57,7 +57,8 @@ async def kept(
     Args:
         exchange: the request. It keeps what the client has.
         ask: sends it to a replica.
-        tries: how many replicas may be lost.
+        tries: how many replicas in a row may be lost before the client has a new token. So an
+            answer outlives a rolling update, and a request that ends every replica comes to an end.
         patience: how long to wait for pieces.
         shape: of errors, for a stream that no replica can complete.
 
@@ -65,19 +66,20 @@ async def kept(
         ReplicaLostError: no replica can answer, and the client has nothing yet.
         HeddleError: `ask` refuses the request.
     """
-    kind = b""
+    kind, left = b"", tries
     while True:
         lost: HeddleError
         try:
             async with aclosing(ask(exchange)) as pieces:
                 async for piece in _steady(pieces, patience):
-                    if piece.failure and tries > 0:
+                    if piece.failure and left > 0:
                         lost = ReplicaLostError(f"replica {piece.replica} fails: {piece.failure}")
                         exchange.avoid += (piece.replica,)
                         break
                     if piece.body or piece.status or piece.is_last:
                         kind = dict(piece.headers).get(b"content-type", kind)
                         exchange.note(piece)
+                        left = tries if piece.tokens else left
                         yield piece
                     if piece.is_last or piece.failure:
                         return
@@ -85,12 +87,12 @@ async def kept(
                     lost = ReplicaLostError("a replica ended its answer before it was complete")
         except ReplicaLostError as error:
             lost = error
-        if tries <= 0:
+        if left <= 0:
             if not exchange.begun:
                 raise lost
             yield _failed(lost, shape, kind)
             return
-        tries -= 1
+        left -= 1
         known = sum(map(len, exchange.tokens.values()))
         _log.warning(
             "%s goes on at another replica after %d tokens: %s",

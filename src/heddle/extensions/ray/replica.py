@@ -11,6 +11,7 @@ from heddle.errors import ConfigError, ModelPoisonedError
 from heddle.extensions.ray.answering import answer
 from heddle.extensions.ray.exchange import joined
 from heddle.extensions.ray.loads import Requests, load_of
+from heddle.extensions.ray.logs import log_as_serve
 from heddle.extensions.ray.ray_metrics import RayMetrics
 from heddle.hosting.registry import Registry
 from heddle.server.app import create_app
@@ -45,6 +46,7 @@ class Replica:
                 f"this machine has Heddle {own}, and the deployment was made with"
                 f" {deployed.version}. Install the same version on all machines"
             )
+        log_as_serve(deployed.server.log_level)
         self._name = serve.get_replica_context().replica_id.unique_id
         self._registry = Registry(deployed.registry, deployed.engine)
         try:
