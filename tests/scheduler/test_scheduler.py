@@ -486,3 +486,16 @@ def test_snapshots_are_taken_at_multiples_and_at_the_end_of_the_prompt() -> None
         taken += [sequence.computed] * len(rig.plan.snapshots)
         assert rig.plan.clears == ((0,) if sequence.computed == 64 else ())
     assert taken == [64, 100, 128]
+
+
+def test_waiting_tokens_are_those_of_sequences_without_a_slot() -> None:
+    rig = Rig(slots=1, queue=4)
+    assert (rig.scheduler.waiting_tokens(), rig.scheduler.busy_rate) == (0, 0.0)
+    rig.add(1, prompt=5, max_tokens=3)
+    rig.step()
+    assert rig.scheduler.waiting_tokens() == 0
+    rig.add(2, prompt=7, max_tokens=4)
+    rig.add(3, prompt=2, max_tokens=1)
+    assert rig.scheduler.waiting_tokens() == 7 + 4 + 2 + 1
+    rig.scheduler.cancel(3)
+    assert rig.scheduler.waiting_tokens() == 11

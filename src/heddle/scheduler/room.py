@@ -96,14 +96,13 @@ class Room:
 
     def seconds_until(self, places: int, live: Iterable[Sequence]) -> float:
         """Estimated time, in seconds, until `places` of the sequences in `live` have ended."""
-        usual = self.rate.output
-        work = (
-            sequence.remaining + min(most, most if usual is None else usual)
-            for sequence in live
-            if not sequence.paused
-            for most in (sequence.limit - sequence.total,)
-        )
+        work = (self.work(sequence) for sequence in live if not sequence.paused)
         return retry_after(work, places, self.rate.tokens_per_second)
+
+    def work(self, sequence: Sequence) -> float:
+        """Tokens that a sequence still needs: of its prompt, and an output of the usual length."""
+        most, usual = sequence.limit - sequence.total, self.rate.output
+        return sequence.remaining + min(most, most if usual is None else usual)
 
 
 def retry_after(work: Iterable[float], places: int, tokens_per_second: float) -> float:

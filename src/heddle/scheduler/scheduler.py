@@ -187,6 +187,17 @@ class Scheduler:
         """Estimated time, in seconds, until `places` sequences have ended."""
         return self._room.seconds_until(places, self._live.values())
 
+    def waiting_tokens(self) -> int:
+        """Tokens that sequences without a slot need; see `Room.work`. Any thread may call this."""
+        live = list(self._live.values())  # one call of C: another thread cannot change it meanwhile
+        waiting = (one for one in live if one.slot < 0 and not one.paused)
+        return round(sum(map(self._room.work, waiting)))
+
+    @property
+    def busy_rate(self) -> float:
+        """Prompt and output tokens per second of recent steps; 0.0 before any step was timed."""
+        return self._room.rate.tokens_per_second
+
     def cancel(self, sequence_id: int) -> bool:
         """End a sequence early. Return False if it has ended already.
 

@@ -117,6 +117,18 @@ def test_too_many_losses_end_a_stream_with_an_error(apps: list[ASGIApp]) -> None
     assert json.loads(last)["error"]["code"] == "replica_lost"
 
 
+def test_a_stream_outlives_many_losses_if_each_replica_adds_to_it(apps: list[ASGIApp]) -> None:
+    async def run() -> None:
+        path = "/v1/chat/completions"
+        calm = await whole(Replicas(apps), exchange(path, CHAT))
+        replicas = Replicas(apps, *[1] * 8)
+        pieces = await whole(replicas, exchange(path, CHAT), tries=1)
+        assert len(replicas.asked) == 9
+        assert timeless(text(pieces)) == timeless(text(calm))
+
+    asyncio.run(run())
+
+
 def test_too_many_losses_before_the_answer_raise(apps: list[ASGIApp]) -> None:
     async def run() -> None:
         await whole(Replicas(apps, 0, 0, 0), exchange("/v1/chat/completions", CHAT))

@@ -59,6 +59,8 @@ def take_snapshot(
         slots=tuple(slots),
         running=sum(slot.request is not None for slot in slots),
         queue_depth=scheduler.queue.waiting,
+        waiting_tokens=scheduler.waiting_tokens(),
+        busy_rate=scheduler.busy_rate,
         finished=dict(counters.finished),
         prompt_tokens=counters.prompt_tokens,
         computed_prompt_tokens=scheduler.computed_prompt_tokens,

@@ -151,6 +151,10 @@ class EngineSnapshot:
         slots: all slots, by index.
         running: how many slots are held.
         queue_depth: requests without a slot.
+        waiting_tokens: tokens that requests without a slot need: of their prompts, and outputs of
+            the usual length.
+        busy_rate: prompt and output tokens per second of recent steps, without the time between
+            steps; 0.0 before any step was timed.
         finished: requests that ended since the start, by reason.
         prompt_tokens: prompt tokens of requests that got a first token, since the start.
         computed_prompt_tokens: prompt tokens that steps computed, since the start. Prefix hits do
@@ -171,6 +175,8 @@ class EngineSnapshot:
     slots: tuple[SlotSnapshot, ...]
     running: int
     queue_depth: int
+    waiting_tokens: int
+    busy_rate: float
     finished: dict[FinishReason, int]
     prompt_tokens: int
     computed_prompt_tokens: int

@@ -195,6 +195,18 @@ ROWS: tuple[Row[Moment], ...] = (
         "Requests that wait for a slot.",
         lambda at: at.now.queue_depth,
     ),
+    Row(
+        "heddle_waiting_tokens",
+        _LEVEL,
+        "Tokens that requests without a slot need, prompts and usual outputs.",
+        lambda at: at.now.waiting_tokens,
+    ),
+    Row(
+        "heddle_busy_tokens_per_second",
+        _LEVEL,
+        "Prompt and output tokens per second of recent steps, without idle time.",
+        lambda at: at.now.busy_rate,
+    ),
     Row("heddle_kv_pages", _LEVEL, "Pages of the KV cache.", lambda at: at.now.pages_total),
     Row(
         "heddle_kv_pages_used",

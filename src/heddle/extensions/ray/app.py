@@ -19,6 +19,13 @@ if TYPE_CHECKING:
 REPLICAS, INGRESS = "replicas", "ingress"
 """Names of the deployments of the application, as Ray's dashboard shows them."""
 
+_REPORT_EVERY = 1.0
+"""Seconds between two reports of a replica to Ray's autoscaler."""
+
+_LEAVING = 3600.0
+"""Seconds that an ingress which is replaced keeps its streams: no other can take them over. A
+replica may leave after `drain` seconds, because its streams go on at another one."""
+
 _CONNECTIONS = 10_000
 """Most requests of one ingress at once. Those that wait for a replica have a lower limit."""
 
@@ -83,7 +90,7 @@ def application(deployed: Deployed) -> Application:
         graceful_shutdown_timeout_s=server.drain,
         health_check_period_s=deploy.silence,
         health_check_timeout_s=3 * deploy.silence,
-        **_scale(deploy, engine),
+        **scale(deploy),
     )
     ingress = serve.deployment(
         Ingress,
@@ -91,19 +98,32 @@ def application(deployed: Deployed) -> Application:
         num_replicas=deploy.ingresses,
         max_ongoing_requests=_CONNECTIONS,
         ray_actor_options={"num_cpus": 0},
-        graceful_shutdown_timeout_s=server.drain,
+        graceful_shutdown_timeout_s=max(_LEAVING, server.drain),
     )
     return ingress.bind(replicas.bind(deployed), deployed)
 
 
-def _scale(deploy: DeployConfig, engine: EngineConfig) -> dict[str, Any]:
-    """How many replicas there are: a number, or bounds."""
-    if deploy.most_replicas <= deploy.replicas:
+def scale(deploy: DeployConfig) -> dict[str, Any]:
+    """How many replicas there are: a number, or bounds and a policy."""
+    if not deploy.most_replicas:
         return {"num_replicas": deploy.replicas}
     return {
         "autoscaling_config": {
             "min_replicas": deploy.replicas,
+            # One replica loads the models first. So a deployment that cannot is no success.
+            "initial_replicas": None if deploy.replicas else 1,
             "max_replicas": deploy.most_replicas,
-            "target_ongoing_requests": engine.slots,
+            "metrics_interval_s": _REPORT_EVERY,
+            "look_back_period_s": 5 * _REPORT_EVERY,
+            "upscale_delay_s": deploy.queue_seconds,
+            "downscale_delay_s": deploy.shrink_seconds,
+            "downscale_to_zero_delay_s": 0.0,  # the policy knows how long replicas are idle
+            "policy": {
+                "policy_function": "heddle.extensions.ray.scaling:QueueTimePolicy",
+                "policy_kwargs": {
+                    "queue_seconds": deploy.queue_seconds,
+                    "idle_seconds": deploy.idle_seconds,
+                },
+            },
         }
     }

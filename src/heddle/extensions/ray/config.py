@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from heddle.errors import ConfigError
 from heddle.settings import setting, validate
 
 if TYPE_CHECKING:
@@ -27,6 +28,27 @@ class DeployConfig:
         "most replicas, as load needs them; 0: always --replicas",
         low=0,
         high=_MOST,
+    )
+    queue_seconds: float = setting(
+        2.0,
+        "scheduling",
+        "seconds that requests may be expected to wait for a slot; beyond, more replicas start",
+        low=0.1,
+        high=3600.0,
+    )
+    shrink_seconds: float = setting(
+        60.0,
+        "scheduling",
+        "seconds for which one replica fewer must be enough before one stops",
+        low=0.0,
+        high=86_400.0,
+    )
+    idle_seconds: float = setting(
+        300.0,
+        "scheduling",
+        "seconds without requests until the last replica stops, with --replicas 0",
+        low=1.0,
+        high=86_400.0,
     )
     cpus: float = setting(
         1.0, "devices", "cores that Ray reserves for each replica, and its threads", low=0.01
@@ -51,8 +73,26 @@ class DeployConfig:
     )
 
     def __post_init__(self) -> None:
-        """Raises ConfigError if a setting is out of range."""
+        """Raises ConfigError if a setting is out of range, or settings do not fit together."""
         validate(self)
+        if not self.replicas and not self.most_replicas:
+            raise ConfigError(
+                "replicas is 0, and most_replicas is not set. Set most_replicas to the number of"
+                " replicas that requests may start",
+                param="most_replicas",
+            )
+        if 0 < self.most_replicas < self.replicas:
+            raise ConfigError(
+                f"most_replicas is {self.most_replicas}, and replicas, the fewest, is"
+                f" {self.replicas}. Raise most_replicas, or lower replicas",
+                param="most_replicas",
+            )
+        if not self.replicas and not self.waiting:
+            raise ConfigError(
+                "waiting is 0, and replicas is 0: the request that starts a replica waits for it."
+                " Raise waiting, or replicas",
+                param="waiting",
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 @dataclass(slots=True)
@@ -23,6 +26,7 @@ class Exchange:
         model: name of the model; empty: the default model.
         adapter: name of the adapter; empty: none.
         avoid: ids of replicas that have failed it.
+        taken: whether a replica has taken it.
     """
 
     method: str
@@ -41,6 +45,7 @@ class Exchange:
     model: str = ""
     adapter: str = ""
     avoid: tuple[str, ...] = ()
+    taken: bool = False
 
     def note(self, piece: Piece) -> None:
         """Note what the client has after this piece."""
@@ -72,3 +77,11 @@ class Piece(NamedTuple):
     closed: tuple[int, ...] = ()
     is_last: bool = False
     failure: str = ""
+
+
+def joined(pieces: Sequence[Piece]) -> Piece:
+    """An answer in one piece."""
+    body = b"".join(piece.body for piece in pieces)
+    head = next((piece for piece in pieces if piece.status), pieces[-1])
+    last = pieces[-1]
+    return head._replace(body=body, is_last=last.is_last, failure=last.failure)

@@ -9,12 +9,16 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, aclosing, suppress
 from typing import TYPE_CHECKING
 
 import ray.exceptions
-from ray.serve.exceptions import BackPressureError, RayServeException
-from starlette.responses import StreamingResponse
+from ray.serve.exceptions import (
+    BackPressureError,
+    DeploymentUnavailableError,
+    RayServeException,
+)
+from starlette.responses import Response, StreamingResponse
 
 from heddle.errors import (
     BodyTimeoutError,
@@ -24,12 +28,16 @@ from heddle.errors import (
     OverloadedError,
 )
 from heddle.extensions.ray.exchange import Exchange
+from heddle.extensions.ray.flow import Flow
 from heddle.extensions.ray.keeping import Patience, ReplicaLostError, kept
+from heddle.extensions.ray.logs import log_as_serve
+from heddle.extensions.ray.questions import is_question, reply
 from heddle.hosting.registry import Registry
 from heddle.server.app import create_app
 from heddle.server.http.errors import error_response
 from heddle.server.http.protocol import LONGEST_HEAD
 from heddle.server.http.record import RequestRecord
+from heddle.sizes import counted
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -41,6 +49,9 @@ if TYPE_CHECKING:
 
     from heddle.extensions.ray.config import Deployed
     from heddle.extensions.ray.exchange import Piece
+
+_AGAIN = 1.0
+"""Seconds after which a request that a replica has taken before looks for a place again."""
 
 
 class HeadTooLargeError(MalformedHTTPError):
@@ -89,7 +100,12 @@ class Ingress:
 
     def __init__(self, replicas: DeploymentHandle, deployed: Deployed) -> None:
         """`replicas` sends requests to the replicas."""
+        log_as_serve(deployed.server.log_level)
+        self._replicas = replicas
         self._answer = replicas.options(stream=True).answer
+        self._flow = Flow()
+        self._waiting = deployed.deploy.waiting
+        self._starts = not deployed.deploy.replicas
         self._tries = deployed.registry.resume_tries
         self._patience = Patience(deployed.deploy.start_wait, deployed.deploy.silence)
         self._server = deployed.server
@@ -106,6 +122,9 @@ class Ingress:
             stack.callback(held.give_back)
             try:
                 exchange = await self._exchange(request, held)
+                if is_question(exchange):
+                    told = await self._told(exchange)
+                    return _whole(await reply(exchange, told, self._app, starts=self._starts))
                 shape = self._app.state.error_shapes.of(exchange.path)
                 pieces = kept(exchange, self._ask, self._tries, self._patience, shape)
                 first = await anext(pieces)
@@ -154,22 +173,69 @@ class Ingress:
     async def _ask(self, exchange: Exchange) -> AsyncGenerator[Piece]:
         """The pieces of an answer from the replica that the router chooses.
 
+        A request that a replica has taken before waits until the queue has a place.
+
         Raises:
             OverloadedError: too many requests wait.
             ReplicaLostError: the replica, or the network to it, has failed.
         """
+        while True:
+            try:
+                async with aclosing(self._pieces(exchange)) as pieces:
+                    async for piece in pieces:
+                        yield piece
+                return
+            except OverloadedError:
+                if not exchange.taken:
+                    raise
+            await asyncio.sleep(_AGAIN)
+
+    async def _pieces(self, exchange: Exchange) -> AsyncGenerator[Piece]:
+        """The pieces of an answer from a replica. Raises as `_ask`."""
         stream = self._answer.remote(exchange)
+        is_first = True
         try:
             async for piece in stream:
+                if is_first:
+                    is_first, exchange.taken = False, True
+                    self._flow.note(time.monotonic())
                 yield piece
-        except BackPressureError as error:
+        except BackPressureError:  # does not tell how many wait: as many as may
+            waiting = self._waiting
+            seconds = self._flow.seconds(waiting, time.monotonic())
             raise OverloadedError(
-                f"{error.num_queued_requests} requests wait for a replica; try again later"
+                f"{counted(waiting, 'request')} wait for a replica, as many as `waiting` allows."
+                f" Try again in about {seconds:.0f} s",
+                retry_after=seconds,
             ) from None
         except (ray.exceptions.RayError, RayServeException) as error:
             raise ReplicaLostError(f"the replica failed: {type(error).__name__}") from error
-        finally:
-            stream.cancel()
+        except BaseException:  # the client has left, or the replica is silent
+            with suppress(ray.exceptions.RayError, RayServeException):
+                stream.cancel()
+            raise
+
+    async def _told(self, exchange: Exchange) -> list[Piece]:
+        """The answers of all replicas to a question. Replicas that fail give none.
+
+        Raises:
+            ReplicaLostError: a replica is silent.
+        """
+        seconds = self._patience.silence
+        asked = self._replicas.broadcast("tell", exchange)
+        try:
+            told = await asked.results_async(timeout_s=seconds, return_exceptions=True)
+        except DeploymentUnavailableError:  # there is no replica
+            return []
+        except TimeoutError:
+            raise ReplicaLostError(f"a replica was silent for {seconds:g} s") from None
+        return [piece for piece in told if not isinstance(piece, BaseException)]
+
+
+def _whole(piece: Piece) -> Response:
+    response = Response(piece.body, status_code=piece.status)
+    response.raw_headers = [*piece.headers]
+    return response
 
 
 class _Answer(StreamingResponse):

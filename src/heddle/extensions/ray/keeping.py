@@ -67,7 +67,8 @@ async def kept(
     Args:
         exchange: the request. It keeps what the client has.
         ask: sends it to a replica.
-        tries: how many replicas may be lost.
+        tries: how many replicas in a row may be lost before the client has a new token. So an
+            answer outlives a rolling update, and a request that ends every replica comes to an end.
         patience: how long to wait for pieces.
         shape: of errors, for a stream that no replica can complete.
 
@@ -89,6 +90,8 @@ async def kept(
                     if piece.body or piece.status or piece.is_last:
                         kind = dict(piece.headers).get(b"content-type", kind)
                         exchange.note(piece)
+                        if piece.tokens:
+                            losses.forget()
                         yield piece
                     if piece.is_last or fails:
                         return
@@ -110,7 +113,7 @@ class _Losses:
     def __init__(self, exchange: Exchange, tries: int, seconds: float) -> None:
         """`tries` replicas may be lost, each of them several times within `seconds`."""
         self._exchange = exchange
-        self._tries = tries
+        self._most = self._tries = tries
         self._end = time.monotonic() + seconds
         self._pause = _SHORTEST_PAUSE
 
@@ -120,6 +123,10 @@ class _Losses:
         The router may choose a replica again that fails at once. This is no further loss.
         """
         return self._tries > 0 or self._is_known(replica, fails)
+
+    def forget(self) -> None:
+        """Count anew: a replica has given a token. A long answer may see many updates."""
+        self._tries = self._most
 
     async def count(self, replica: str, lost: HeddleError, *, fails: bool) -> None:
         """Count a loss; if it is no further one, wait a moment."""

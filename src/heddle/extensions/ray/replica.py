@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+from dataclasses import asdict
 from importlib import metadata
 from typing import TYPE_CHECKING
 
 from heddle.errors import ConfigError, ForbiddenError, ModelPoisonedError
 from heddle.extensions.ray.answering import answer
+from heddle.extensions.ray.exchange import joined
+from heddle.extensions.ray.loads import Requests, load_of
+from heddle.extensions.ray.logs import log_as_serve
+from heddle.extensions.ray.ray_metrics import RayMetrics
 from heddle.hosting.registry import Registry
 from heddle.server.app import create_app
 from heddle.server.http.edge import stop_admission
@@ -68,6 +74,7 @@ class Replica:
             HeddleError: a model cannot be loaded.
         """
         from ray import serve
+        from ray.serve import metrics
 
         own = metadata.version("heddle")
         if own != deployed.version:
@@ -75,6 +82,7 @@ class Replica:
                 f"this machine has Heddle {own}, and the deployment was made with"
                 f" {deployed.version}. Install the same version on all machines"
             )
+        log_as_serve(deployed.server.log_level)
         self._name = serve.get_replica_context().replica_id.unique_id
         self._registry = Registry(deployed.registry, deployed.engine)
         try:
@@ -85,14 +93,29 @@ class Replica:
             self._registry.close()
             raise
         self._alive_every = deployed.deploy.silence / _SIGNS
+        self._requests = Requests()
+        self._metrics = asyncio.get_running_loop().create_task(
+            RayMetrics(metrics).export_forever(self._app)
+        )
 
     async def answer(self, exchange: Exchange) -> AsyncGenerator[Piece]:
         """The pieces of an answer. A failed model ends the process, and Ray starts another."""
-        async for piece in answer(self._app, exchange, self._name, self._alive_every):
-            yield piece
-            if piece.failure and self._poison() is not None:
-                # A replica that fails at once has the shortest queue, and gets most requests.
-                end_process()
+        with self._requests.one():
+            async for piece in answer(self._app, exchange, self._name, self._alive_every):
+                yield piece
+                if piece.failure and self._poison() is not None:
+                    # A replica that fails at once has the shortest queue, and gets most requests.
+                    end_process()
+
+    async def tell(self, exchange: Exchange) -> Piece:
+        """The answer to a question about this replica, which does not count as a request."""
+        pieces = answer(self._app, exchange, self._name, self._alive_every)
+        return joined([piece async for piece in pieces])
+
+    def record_autoscaling_stats(self) -> dict[str, float]:
+        """The load of this replica, for Ray's autoscaler."""
+        now = [engine.snapshot() for engine in self._registry.engines.values()]
+        return asdict(load_of(now, self._requests.idle_seconds()))
 
     def check_health(self) -> None:
         """Ray ends a replica whose check fails, and starts another.
@@ -113,6 +136,7 @@ class Replica:
 
     def __del__(self) -> None:
         """Ray calls this when no request runs any more."""
-        if hasattr(self, "_app"):
+        if hasattr(self, "_metrics"):
+            self._metrics.cancel()
             stop_admission(self._app)
             self._registry.close()
