@@ -90,6 +90,10 @@ def application(deployed: Deployed) -> Application:
         graceful_shutdown_timeout_s=server.drain,
         health_check_period_s=deploy.silence,
         health_check_timeout_s=3 * deploy.silence,
+        request_router_config={
+            "request_router_class": "heddle.extensions.ray.routing.ray_router:HeddleRouter",
+            "request_routing_stats_period_s": deploy.publish_seconds,
+        },
         **scale(deploy),
     )
     ingress = serve.deployment(

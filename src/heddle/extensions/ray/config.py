@@ -65,6 +65,13 @@ class DeployConfig:
         low=1 << 20,
         size=True,
     )
+    publish_seconds: float = setting(
+        1.0,
+        "scheduling",
+        "seconds between reports of a replica to the router; 10 with 1,000 replicas",
+        low=0.1,
+        high=60.0,
+    )
     start_wait: float = setting(
         600.0, "scheduling", "most seconds until a replica takes a request", low=1.0
     )

@@ -16,6 +16,7 @@ class Exchange:
     Attributes:
         method, path, query, headers, body: as the client sent them. Header names are in lower case.
         client: address of the client; empty if it is unknown.
+        sender: tells clients apart: a digest of the client's key, else its address.
         request_id: id of the request, for logs and the answer's head.
         seed: for the choices of a request without a seed, and for the ids in the answer.
         began_at: when the request came, in s since 1970.
@@ -41,6 +42,7 @@ class Exchange:
     tokens: dict[int, list[int]] = field(default_factory=dict)
     closed: set[int] = field(default_factory=set)
     begun: bool = False
+    sender: str = ""
     key: bytes = b""
     model: str = ""
     adapter: str = ""

@@ -32,6 +32,7 @@ from heddle.extensions.ray.flow import Flow
 from heddle.extensions.ray.keeping import Patience, ReplicaLostError, kept
 from heddle.extensions.ray.logs import log_as_serve
 from heddle.extensions.ray.questions import is_question, reply
+from heddle.extensions.ray.request_key import read, sender_of
 from heddle.hosting.registry import Registry
 from heddle.server.app import create_app
 from heddle.server.http.errors import error_response
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
 
     from ray.serve.handle import DeploymentHandle
     from starlette.requests import Request
-    from starlette.responses import Response
     from starlette.types import Receive, Scope, Send
 
     from heddle.extensions.ray.config import Deployed
@@ -158,7 +158,7 @@ class Ingress:
                 f"the body did not arrive within {self._server.body_timeout} s; send it faster, or"
                 " raise the setting `body_timeout`"
             ) from None
-        return Exchange(
+        exchange = Exchange(
             method=scope["method"],
             path=scope["path"],
             query=scope["query_string"],
@@ -169,6 +169,10 @@ class Ingress:
             seed=secrets.randbits(63),
             began_at=int(time.time()),
         )
+        exchange.sender = sender_of(exchange)
+        tenant = exchange.sender if self._server.prefix_cache_per_key else ""
+        exchange.model, exchange.key = read(exchange.body, tenant)
+        return exchange
 
     async def _ask(self, exchange: Exchange) -> AsyncGenerator[Piece]:
         """The pieces of an answer from the replica that the router chooses.

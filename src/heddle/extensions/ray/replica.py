@@ -13,10 +13,11 @@ from heddle.extensions.ray.answering import answer
 from heddle.extensions.ray.exchange import joined
 from heddle.extensions.ray.loads import Requests, load_of
 from heddle.extensions.ray.logs import log_as_serve
+from heddle.extensions.ray.publishing import Publishing
 from heddle.extensions.ray.ray_metrics import RayMetrics
 from heddle.hosting.registry import Registry
 from heddle.server.app import create_app
-from heddle.server.http.edge import stop_admission
+from heddle.server.http.edge import is_stopping, stop_admission
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from heddle.engine.health import Poison
     from heddle.extensions.ray.config import Deployed
     from heddle.extensions.ray.exchange import Exchange, Piece
+    from heddle.extensions.ray.routing.published import Published
 
 _SIGNS = 4
 """Signs of life of a replica within the time after which a silent one is lost."""
@@ -94,14 +96,19 @@ class Replica:
             raise
         self._alive_every = deployed.deploy.silence / _SIGNS
         self._requests = Requests()
+        self._publishing = Publishing(self._registry)
         self._metrics = asyncio.get_running_loop().create_task(
             RayMetrics(metrics).export_forever(self._app)
         )
 
     async def answer(self, exchange: Exchange) -> AsyncGenerator[Piece]:
         """The pieces of an answer. A failed model ends the process, and Ray starts another."""
+        computed = False  # whether the prompt is in the cache
         with self._requests.one():
             async for piece in answer(self._app, exchange, self._name, self._alive_every):
+                if not computed and (piece.tokens or piece.is_last):
+                    computed = True
+                    self._publishing.computed(exchange.key)
                 yield piece
                 if piece.failure and self._poison() is not None:
                     # A replica that fails at once has the shortest queue, and gets most requests.
@@ -111,6 +118,10 @@ class Replica:
         """The answer to a question about this replica, which does not count as a request."""
         pieces = answer(self._app, exchange, self._name, self._alive_every)
         return joined([piece async for piece in pieces])
+
+    def record_routing_stats(self) -> Published:
+        """What this replica publishes, for the router of each ingress."""
+        return self._publishing.publish(draining=is_stopping(self._app))
 
     def record_autoscaling_stats(self) -> dict[str, float]:
         """The load of this replica, for Ray's autoscaler."""

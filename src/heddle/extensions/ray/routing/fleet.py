@@ -381,6 +381,10 @@ class Fleet:
             self._delays[model, adapter] = delays
         return delays
 
+    def knows(self, model: str) -> bool:
+        """Whether a replica can serve a model of this name."""
+        return bool(np.isfinite(self.delays(model, "")).any())
+
     def _delay(self, replica: _Replica | None, model: str, adapter: str) -> float:
         if replica is None:
             return math.inf

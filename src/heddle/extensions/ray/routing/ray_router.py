@@ -16,13 +16,14 @@ from __future__ import annotations
 import logging
 import time
 from collections import OrderedDict
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, RunningReplica
 
 from heddle.errors import HeddleError
 from heddle.extensions.ray.routing.blocks import unpack
-from heddle.extensions.ray.routing.choose import Ask, Candidate, choose
+from heddle.extensions.ray.routing.choose import Ask, Candidate, NoReplicaError, choose
 from heddle.extensions.ray.routing.fleet import Fleet, Limits
 from heddle.extensions.ray.routing.published import PublishedError, read
 
@@ -40,14 +41,14 @@ class Exchange(Protocol):
     Attributes:
         key: of `blocks.pack`. b"": not known.
         model, adapter: names; "": what replicas have anyway.
-        client: whose request it is, for fairness.
+        sender: whose request it is, for fairness.
         avoid: `ReplicaID.unique_id` of replicas that must not get it.
     """
 
     key: bytes
     model: str
     adapter: str
-    client: str
+    sender: str
     avoid: tuple[str, ...]
 
 
@@ -84,7 +85,7 @@ class HeddleRouter(RequestRouter):  # type: ignore[misc] # Ray may be missing wh
     ) -> list[list[RunningReplica]]:
         """The replicas for a request, each a rank of its own: Ray tries the ranks in turn.
 
-        If there is none, the request fails with an error of Heddle.
+        If there is none now, the request waits. If it has no valid key, it fails.
         """
         by_name = {replica.replica_id.unique_id: replica for replica in candidate_replicas}
         if pending_request is None:
@@ -93,7 +94,9 @@ class HeddleRouter(RequestRouter):  # type: ignore[misc] # Ray may be missing wh
         now = time.time()
         try:
             ask = _ask(pending_request)
-            candidates = choose(ask, self._fleet, now)
+            candidates = self._candidates(ask, now)
+        except NoReplicaError:
+            return []  # Ray asks again, and the ingress knows for how long
         except HeddleError as error:
             return self._fail(pending_request, error, candidate_replicas)
         self._note(pending_request, ask, candidates[0], now)
@@ -107,6 +110,21 @@ class HeddleRouter(RequestRouter):  # type: ignore[misc] # Ray may be missing wh
         if self._noted.pop(pending_request.metadata.internal_request_id, name) != name:
             ask = _ask(pending_request)
             self._fleet.sent(name, ask.key, time.time(), client=ask.client)
+
+    def _candidates(self, ask: Ask, now: float) -> list[Candidate]:
+        """The replicas for a request. One that has failed it is better than none.
+
+        Raises:
+            NoReplicaError: there is none.
+        """
+        if not self._fleet.knows(ask.model):
+            ask = replace(ask, model="")  # an alias, or a name that the replica refuses
+        try:
+            return choose(ask, self._fleet, now)
+        except NoReplicaError:
+            if not ask.avoid:
+                raise
+            return choose(replace(ask, avoid=()), self._fleet, now)
 
     def _hear(self, name: str, stats: dict[str, Any]) -> None:
         if not stats:
@@ -151,6 +169,6 @@ def _ask(pending: PendingRequest) -> Ask:
         key=unpack(getattr(exchange, "key", b"")),
         model=getattr(exchange, "model", ""),
         adapter=getattr(exchange, "adapter", ""),
-        client=getattr(exchange, "client", ""),
+        client=getattr(exchange, "sender", ""),
         avoid=tuple(getattr(exchange, "avoid", ())),
     )
