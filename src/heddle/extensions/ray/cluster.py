@@ -66,7 +66,8 @@ def join(address: str) -> None:
             raise HeddleError(f"Ray cannot start a cluster here: {reason}") from None
         raise ConfigError(
             f"--address: no Ray cluster can be joined at {address!r}: {reason}. Start one with"
-            " `ray start --head`, or leave --address out",
+            " `ray start --head`, give this process the cluster's token (see Ray's page on token"
+            " authentication), or leave --address out",
             param="address",
         ) from None
 
