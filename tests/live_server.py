@@ -1,13 +1,20 @@
-"""A server of an engine on a real socket, in a thread of the test's process."""
+"""A server of an engine on a real socket, in a thread of the test's process.
+
+With HEDDLE_TEST_URL, tests on the default model use the server or deployment at that URL instead.
+It needs the settings of those tests, as far as one server can have them:
+
+    heddle deploy --api-key sk-right --api-key none --api-key unused --kv-cache 256M
+"""
 
 from __future__ import annotations
 
+import os
 import threading
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from heddle.config import ServerConfig
+from heddle.config import DEFAULT_MODEL, ServerConfig
 from heddle.hosting.registry import Registry
 from heddle.server.app import create_app
 from heddle.server.http.listener import bind, url
@@ -18,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from heddle.engine import Engine
+
+ELSEWHERE = os.environ.get("HEDDLE_TEST_URL", "")
 
 
 @dataclass(frozen=True)
@@ -35,6 +44,10 @@ def live_server(
     models: Engine | Registry, config: ServerConfig | None = None
 ) -> Iterator[LiveServer]:
     """Serves `models`, on a free port if nothing else is said. The caller closes them."""
+    if ELSEWHERE and not isinstance(models, Registry) and models.model.info.id == DEFAULT_MODEL:
+        nothing: Any = None
+        yield LiveServer(nothing, nothing, ("", 0), ELSEWHERE)
+        return
     config = config or ServerConfig(port=0)
     listener, ready = bind(config), threading.Event()
     registry = models if isinstance(models, Registry) else Registry.of(models)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import ExitStack, aclosing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
+from losing import WAITS, Replicas, clean, exchange, text, timeless, whole
 
 from heddle.config import ServerConfig
 from heddle.extensions.ray.answering import answer
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
 TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}"
-WAITS = Patience(PATIENCE, PATIENCE)
 
 
 @pytest.fixture(scope="module")
@@ -39,41 +39,6 @@ def apps() -> Iterator[list[ASGIApp]]:
             made.append(create_app(Registry.of(engine), ServerConfig()))
             made[-1].state.engine = engine  # type: ignore[attr-defined]
         yield made
-
-
-def exchange(path: str, body: dict[str, Any], **more: Any) -> Exchange:
-    headers = [(b"content-type", b"application/json")]
-    raw = json.dumps(body).encode()
-    return Exchange("POST", path, b"", headers, raw, "", "req_1", 6, 1_700_000_000, **more)
-
-
-class Replicas:
-    """Asks the replicas in turn. The first ones are lost after some pieces with bytes."""
-
-    def __init__(self, apps: list[ASGIApp], *lost_after: int) -> None:
-        self._apps = apps
-        self._lost_after = list(lost_after)
-        self.asked: list[list[int]] = []  # tokens known for choice 0, of each exchange
-
-    async def ask(self, sent: Exchange) -> AsyncGenerator[Piece]:
-        app = self._apps[len(self.asked) % len(self._apps)]
-        name = f"replica-{len(self.asked)}"
-        self.asked.append(list(sent.tokens.get(0, [])))
-        left = self._lost_after.pop(0) if self._lost_after else None
-        async with aclosing(answer(app, sent, name, PATIENCE)) as pieces:
-            async for piece in pieces:
-                if left == 0:
-                    raise ReplicaLostError(f"{name} is lost")
-                yield piece
-                left = None if left is None else left - 1
-
-
-async def whole(replicas: Replicas, sent: Exchange, tries: int = 2) -> list[Piece]:
-    return [piece async for piece in kept(sent, replicas.ask, tries, WAITS, DEFAULT)]
-
-
-def text(pieces: list[Piece]) -> bytes:
-    return b"".join(piece.body for piece in pieces)
 
 
 CHAT = {"messages": [{"role": "user", "content": "ab"}], "stream": True, "logprobs": True}
@@ -100,30 +65,10 @@ def test_streams_go_on(apps: list[ASGIApp], path: str) -> None:
         for lost in range(1, len(calm), 7):
             replicas = Replicas(apps, lost, 1)
             pieces = await whole(replicas, exchange(path, BODIES[path]))
-            assert timeless(text(pieces)) == timeless(text(calm))
+            assert timeless(pieces) == timeless(calm)
             assert sum(piece.status for piece in pieces) == 200
 
     asyncio.run(run())
-
-
-def timeless(sent: bytes) -> list[Any]:
-    """The events of each choice, without times, and without what says how they were computed."""
-    lines = [line.removeprefix(b"data: ") for line in sent.splitlines()]
-    events = [clean(json.loads(line)) for line in lines if line.startswith(b"{")]
-    return sorted(events, key=lambda one: [each["index"] for each in one.get("choices", ())])
-
-
-def clean(value: Any) -> Any:
-    if isinstance(value, list):
-        return [clean(one) for one in value]
-    if not isinstance(value, dict):
-        return value
-    left_out = ("timings", "completed_at", "usage", "created_at")
-    return {
-        name: clean(one)
-        for name, one in value.items()
-        if name not in left_out and not name.endswith("_duration")
-    }
 
 
 def test_known_tokens_are_computed_many_at_a_time(apps: list[ASGIApp]) -> None:
@@ -194,6 +139,73 @@ def test_a_silent_replica_is_lost() -> None:
     pieces = asyncio.run(run())
     assert len(asked) == 2
     assert [piece.body for piece in pieces] == [b"data: {}\n\n", b"data: {}\n\n", b""]
+
+
+def test_a_request_that_no_replica_takes_is_sent_again() -> None:
+    asked = 0
+
+    async def ask(_: Exchange) -> AsyncGenerator[Piece]:
+        nonlocal asked
+        asked += 1
+        if asked < 4:  # more often than replicas may be lost
+            await asyncio.Event().wait()
+        yield Piece("awake", b"data: {}\n\n", 200, is_last=True)
+
+    async def run() -> list[Piece]:
+        sent = exchange("/v1/chat/completions", CHAT)
+        return [piece async for piece in kept(sent, ask, 0, Patience(PATIENCE, 0.01), DEFAULT)]
+
+    assert [piece.body for piece in asyncio.run(run())] == [b"data: {}\n\n"]
+
+
+def test_a_request_is_not_sent_again_for_ever() -> None:
+    async def ask(_: Exchange) -> AsyncGenerator[Piece]:
+        await asyncio.Event().wait()
+        yield Piece()
+
+    async def run() -> None:
+        sent = exchange("/v1/chat/completions", CHAT)
+        [piece async for piece in kept(sent, ask, 0, Patience(0.05, 0.01), DEFAULT)]
+
+    with pytest.raises(ReplicaLostError, match=r"no replica took the request within 0\.05 s"):
+        asyncio.run(asyncio.wait_for(run(), PATIENCE))
+
+
+def test_a_replica_that_fails_again_is_no_further_loss() -> None:
+    asked = 0
+
+    async def ask(_: Exchange) -> AsyncGenerator[Piece]:
+        nonlocal asked
+        asked += 1
+        if asked < 4:
+            yield Piece("failed", failure="model_poisoned")
+        yield Piece("well", b"data: {}\n\n", 200, is_last=True)
+
+    async def run(sent: Exchange) -> list[Piece]:
+        return [piece async for piece in kept(sent, ask, 1, WAITS, DEFAULT)]
+
+    sent = exchange("/v1/chat/completions", CHAT)
+    assert [piece.replica for piece in asyncio.run(run(sent))] == ["well"]
+    assert (asked, sent.avoid) == (4, ("failed",))
+
+
+def test_a_replica_does_not_fail_a_request_for_ever() -> None:
+    async def ask(_: Exchange) -> AsyncGenerator[Piece]:
+        yield Piece("failed", b"why", 503, failure="model_poisoned")
+
+    async def run() -> list[Piece]:
+        sent = exchange("/v1/chat/completions", CHAT)
+        waits = Patience(0.2, PATIENCE)
+        return [piece async for piece in kept(sent, ask, 1, waits, DEFAULT)]
+
+    [piece] = asyncio.run(asyncio.wait_for(run(), PATIENCE))
+    assert (piece.status, piece.body) == (503, b"why")
+
+
+def test_lost_replicas_are_avoided(apps: list[ASGIApp]) -> None:
+    sent = exchange("/v1/chat/completions", CHAT)
+    asyncio.run(whole(Replicas(apps, 3, 5), sent))
+    assert sent.avoid == ("replica-0", "replica-1")
 
 
 def test_a_client_that_leaves_ends_the_request(apps: list[ASGIApp]) -> None:

@@ -22,6 +22,9 @@ REPLICAS, INGRESS = "replicas", "ingress"
 _CONNECTIONS = 10_000
 """Most requests of one ingress at once. Those that wait for a replica have a lower limit."""
 
+_STARTS = 3
+"""Most starts of replicas that fail before the deployment fails."""
+
 
 def app(args: Mapping[str, Any]) -> Application:
     """The application, for `serve run heddle.deploy:app NAME=VALUE ...` and config files of Ray.
@@ -75,6 +78,7 @@ def application(deployed: Deployed) -> Application:
         name=REPLICAS,
         max_ongoing_requests=engine.slots + engine.queue,
         max_queued_requests=deploy.waiting,
+        max_constructor_retry_count=_STARTS,
         ray_actor_options={"num_cpus": deploy.cpus, "num_gpus": deploy.gpus},
         graceful_shutdown_timeout_s=server.drain,
         health_check_period_s=deploy.silence,

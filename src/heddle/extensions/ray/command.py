@@ -1,18 +1,21 @@
 """`heddle deploy`: replicas of the server on a Ray cluster."""
 
+import logging
+import signal
 import threading
+from dataclasses import replace
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from heddle.cli.options import MODEL_HELP, with_settings
 from heddle.config import DEFAULT_MODEL, EngineConfig, RegistryConfig, ServerConfig
-from heddle.errors import ConfigError, HeddleError
 from heddle.extensions.ray.config import DeployConfig, Deployed
-
-if TYPE_CHECKING:
-    from ray.serve import Application
+from heddle.server.http.keys import keys_of
+from heddle.server.http.listener import bind, is_loopback
+from heddle.server.http.tls import tls_of
+from heddle.sizes import counted
 
 Models = Annotated[
     list[str] | None,
@@ -45,64 +48,59 @@ def deploy(
     from heddle.extensions.ray.app import application
 
     served = tuple(models or [DEFAULT_MODEL])
-    app = application(Deployed(served, deploy, engine, registry, server, version("heddle")))
+    deployed = Deployed(served, deploy, engine, registry, server, version("heddle"))
+    app = application(deployed)
+    _check_network(server)
+    if not address:
+        server = _on_a_free_port(server)
     import ray
     from ray import serve
 
-    _join(address)
+    from heddle.extensions.ray.cluster import check_room, join, listen, run
+
     try:
-        serve.start(http_options={"host": server.host, "port": server.port})
-        _run(app, name)
-        print(f"ready     http://{server.host}:{server.port}/v1", flush=True)
+        join(address)
+        signal.signal(signal.SIGTERM, _interrupt)  # Ray's handler would end this process at once
+        check_room(deploy, address)
+        place = listen(server)
+        print(f"starting  {counted(deploy.replicas, 'replica')} of {', '.join(served)}", flush=True)
+        run(app, name, deploy.start_wait)
+        print(f"ready     {place}/v1", flush=True)
         if address:
-            print(f"stop      serve shutdown, or deploy another application as {name}")
+            print(f"stop      serve shutdown, or deploy another application as {name}", flush=True)
         else:
+            print("stop      Ctrl-C", flush=True)
             threading.Event().wait()
     except KeyboardInterrupt:
         serve.delete(name)
     finally:
-        if not address:
-            serve.shutdown()
-        ray.shutdown()
+        ray.shutdown()  # ends a cluster that this process has started
 
 
-def _join(address: str) -> None:
-    """Join the cluster at an address; without one, start a cluster.
-
-    Raises:
-        ConfigError: there is no cluster.
-    """
-    import ray
-
-    options: dict[str, Any] = {"address": address} if address else {"include_dashboard": False}
-    try:
-        ray.init(logging_level="WARNING", log_to_driver=not address, **options)
-    except (ConnectionError, ValueError, RuntimeError) as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigError(
-            f"--address: there is no Ray cluster at {address!r}: {reason}. Start one with"
-            " `ray start --head`, or leave --address out",
-            param="address",
-        ) from None
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
-def _run(app: "Application", name: str) -> None:
-    """Deploy an application, and wait until all its replicas are ready.
+def _check_network(server: ServerConfig) -> None:
+    """Check what Ray's proxies would find out late, or never say.
 
     Raises:
-        HeddleError: a replica cannot start.
+        ConfigError: files of TLS or keys cannot be used.
     """
-    from ray import serve
+    tls_of(server)
+    if keys_of(server).admits_all and not is_loopback(server.host):
+        logging.getLogger("heddle").warning(
+            "%s is reachable from other machines, and without API keys everyone who reaches it may"
+            " use the deployment; set --api-key-file, or --host 127.0.0.1",
+            server.host,
+        )
 
-    try:
-        serve.run(app, name=name)
-    except RuntimeError:
-        status = serve.status().applications.get(name)
-        deployments = status.deployments.items() if status is not None else ()
-        said = [
-            f"{which}: {one.message.strip().splitlines()[-1]}"
-            for which, one in deployments
-            if one.message
-        ]
-        reasons = "; ".join(said) or "Ray gives no reason"
-        raise HeddleError(f"the deployment failed: {reasons}") from None
+
+def _on_a_free_port(server: ServerConfig) -> ServerConfig:
+    """The settings with the port that is free now; 0 means any.
+
+    Raises:
+        ConfigError: the port is in use, or the address is not one of this machine.
+    """
+    with bind(server) as listener:
+        return replace(server, port=listener.getsockname()[1])

@@ -36,6 +36,13 @@ class DeployConfig:
     waiting: int = setting(
         1000, "scheduling", "most requests that wait at an ingress for a replica", low=0
     )
+    bodies: int = setting(
+        1 << 30,
+        "network",
+        "most bytes of bodies in an ingress, each until its answer is complete; above, 429",
+        low=1 << 20,
+        size=True,
+    )
     start_wait: float = setting(
         600.0, "scheduling", "most seconds until a replica takes a request", low=1.0
     )

@@ -9,19 +9,26 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from contextlib import aclosing
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import ray.exceptions
 from ray.serve.exceptions import BackPressureError, RayServeException
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import StreamingResponse
 
-from heddle.errors import BodyTimeoutError, BodyTooLargeError, HeddleError, OverloadedError
+from heddle.errors import (
+    BodyTimeoutError,
+    BodyTooLargeError,
+    HeddleError,
+    MalformedHTTPError,
+    OverloadedError,
+)
 from heddle.extensions.ray.exchange import Exchange
 from heddle.extensions.ray.keeping import Patience, ReplicaLostError, kept
 from heddle.hosting.registry import Registry
 from heddle.server.app import create_app
 from heddle.server.http.errors import error_response
+from heddle.server.http.protocol import LONGEST_HEAD
 from heddle.server.http.record import RequestRecord
 
 if TYPE_CHECKING:
@@ -29,9 +36,52 @@ if TYPE_CHECKING:
 
     from ray.serve.handle import DeploymentHandle
     from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.types import Receive, Scope, Send
 
     from heddle.extensions.ray.config import Deployed
     from heddle.extensions.ray.exchange import Piece
+
+
+class HeadTooLargeError(MalformedHTTPError):
+    """The path and headers of a request are too long."""
+
+    status = 431
+
+
+class Room:
+    """Bytes of bodies that one ingress keeps. A body stays until its answer is complete."""
+
+    def __init__(self, most: int) -> None:
+        """`most` bytes at once."""
+        self.most = self.left = most
+
+
+class Held:
+    """What the body of one request takes of the room."""
+
+    def __init__(self, room: Room) -> None:
+        self._room = room
+        self._size = 0
+
+    def add(self, size: int) -> None:
+        """Take `size` bytes more.
+
+        Raises:
+            OverloadedError: there is no room.
+        """
+        if size > self._room.left:
+            raise OverloadedError(
+                f"the bodies of other requests take the {self._room.most} bytes that an ingress"
+                " keeps; try again later, or raise the setting `bodies`"
+            )
+        self._room.left -= size
+        self._size += size
+
+    def give_back(self) -> None:
+        """Give back all."""
+        self._room.left += self._size
+        self._size = 0
 
 
 class Ingress:
@@ -43,6 +93,7 @@ class Ingress:
         self._tries = deployed.registry.resume_tries
         self._patience = Patience(deployed.deploy.start_wait, deployed.deploy.silence)
         self._server = deployed.server
+        self._room = Room(deployed.deploy.bodies)
         self._app = create_app(
             Registry(), deployed.server
         )  # for the shapes of errors; it has no model
@@ -50,34 +101,39 @@ class Ingress:
     async def __call__(self, request: Request) -> Response:
         """Answer a client."""
         scope = {**request.scope, "app": self._app}
-        try:
-            exchange = await self._exchange(request)
-            shape = self._app.state.error_shapes.of(exchange.path)
-            pieces = kept(exchange, self._ask, self._tries, self._patience, shape)
-            first = await anext(pieces)
-        except HeddleError as error:
-            return error_response(error, scope)
-        return _response(first, pieces)
+        held = Held(self._room)
+        with ExitStack() as stack:
+            stack.callback(held.give_back)
+            try:
+                exchange = await self._exchange(request, held)
+                shape = self._app.state.error_shapes.of(exchange.path)
+                pieces = kept(exchange, self._ask, self._tries, self._patience, shape)
+                first = await anext(pieces)
+            except HeddleError as error:
+                return error_response(error, scope)
+            return _Answer(first, pieces, stack.pop_all())
 
-    async def _exchange(self, request: Request) -> Exchange:
-        """The request of a client, with its body.
+    async def _exchange(self, request: Request, held: Held) -> Exchange:
+        """The request of a client, with its body, which `held` counts.
 
         Raises:
-            BodyTooLargeError, BodyTimeoutError: as on one machine.
+            HeadTooLargeError, BodyTooLargeError, BodyTimeoutError: as on one machine.
+            OverloadedError: the bodies of other requests take all the room.
         """
         scope = request.scope
+        _check_head(scope)
         record = RequestRecord.of(scope, _nowhere)
-        parts, size, most = [], 0, self._server.max_body
+        body, most = bytearray(), self._server.max_body
         try:
             async with asyncio.timeout(self._server.body_timeout):
                 async for part in request.stream():
-                    size += len(part)
-                    if size > most:
+                    if len(body) + len(part) > most:
                         raise BodyTooLargeError(
                             f"the body must be at most {most} bytes long; send less, or raise the"
                             " setting `max_body`"
                         )
-                    parts.append(part)
+                    held.add(len(part))
+                    body += part
         except TimeoutError:
             raise BodyTimeoutError(
                 f"the body did not arrive within {self._server.body_timeout} s; send it faster, or"
@@ -88,7 +144,7 @@ class Ingress:
             path=scope["path"],
             query=scope["query_string"],
             headers=list(scope["headers"]),
-            body=b"".join(parts),
+            body=bytes(body),
             client=record.address,
             request_id=record.request_id,
             seed=secrets.randbits(63),
@@ -116,16 +172,40 @@ class Ingress:
             stream.cancel()
 
 
-def _response(first: Piece, rest: AsyncGenerator[Piece]) -> Response:
-    async def body() -> AsyncGenerator[bytes]:
-        async with aclosing(rest) as pieces:
+class _Answer(StreamingResponse):
+    """The answer in pieces. It ends the work for it when the client leaves."""
+
+    def __init__(self, first: Piece, rest: AsyncGenerator[Piece], held: ExitStack) -> None:
+        """`held` is closed at the end."""
+
+        async def body() -> AsyncGenerator[bytes]:
             yield first.body
-            async for piece in pieces:
+            async for piece in rest:
                 yield piece.body
 
-    response = StreamingResponse(body(), status_code=first.status)
-    response.raw_headers = [*first.headers]
-    return response
+        super().__init__(body(), status_code=first.status)
+        # Ray's proxy adds the first one itself.
+        self.raw_headers = [pair for pair in first.headers if pair[0] != b"x-request-id"]
+        self._rest, self._held = rest, held
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._held.close()
+            await self._rest.aclose()
+
+
+def _check_head(scope: Scope) -> None:
+    """
+    Raises:
+        HeadTooLargeError: Ray's proxy takes heads of any length.
+    """
+    length = len(scope["path"]) + len(scope["query_string"])
+    length += sum(len(name) + len(value) for name, value in scope["headers"])
+    if length > LONGEST_HEAD:
+        raise HeadTooLargeError(f"the head has {length:,} bytes; the limit is {LONGEST_HEAD:,}")
 
 
 async def _nowhere(_: object) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
@@ -28,6 +29,10 @@ Ask: TypeAlias = "Callable[[Exchange], AsyncGenerator[Piece]]"
 _log = logging.getLogger(__name__)
 
 
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
+"""Seconds before a request is sent again to a replica that has failed it."""
+
+
 class ReplicaLostError(HeddleError):
     """A replica, or the network to it, failed while it answered."""
 
@@ -36,13 +41,18 @@ class ReplicaLostError(HeddleError):
     retry_after = 1.0
 
 
+class NotTakenError(ReplicaLostError):
+    """No replica has taken the request yet."""
+
+
 @dataclass(frozen=True, slots=True)
 class Patience:
     """How long the ingress waits, in seconds.
 
     Attributes:
         first: until a replica takes a request. Replicas may all be busy, or be starting.
-        silence: between two pieces of an answer. A replica sends one every second or so.
+        silence: between two pieces of an answer, of which a replica sends some each `silence`; and
+            until the request is sent again because no replica has taken it.
     """
 
     first: float
@@ -65,48 +75,108 @@ async def kept(
         ReplicaLostError: no replica can answer, and the client has nothing yet.
         HeddleError: `ask` refuses the request.
     """
-    kind = b""
+    kind, losses = b"", _Losses(exchange, tries, patience.first)
     while True:
         lost: HeddleError
+        replica, fails = "", False
         try:
-            async with aclosing(ask(exchange)) as pieces:
-                async for piece in _steady(pieces, patience):
-                    if piece.failure and tries > 0:
-                        lost = ReplicaLostError(f"replica {piece.replica} fails: {piece.failure}")
-                        exchange.avoid += (piece.replica,)
+            async with aclosing(_taken(exchange, ask, patience)) as pieces:
+                async for piece in pieces:
+                    replica, fails = piece.replica, bool(piece.failure)
+                    if fails and losses.allow(replica, fails=True):
+                        lost = ReplicaLostError(f"replica {replica} fails: {piece.failure}")
                         break
                     if piece.body or piece.status or piece.is_last:
                         kind = dict(piece.headers).get(b"content-type", kind)
                         exchange.note(piece)
                         yield piece
-                    if piece.is_last or piece.failure:
+                    if piece.is_last or fails:
                         return
                 else:
                     lost = ReplicaLostError("a replica ended its answer before it was complete")
         except ReplicaLostError as error:
             lost = error
-        if tries <= 0:
+        if not losses.allow(replica, fails=fails):
             if not exchange.begun:
                 raise lost
             yield _failed(lost, shape, kind)
             return
-        tries -= 1
-        known = sum(map(len, exchange.tokens.values()))
+        await losses.count(replica, lost, fails=fails)
+
+
+class _Losses:
+    """The replicas that one request has lost."""
+
+    def __init__(self, exchange: Exchange, tries: int, seconds: float) -> None:
+        """`tries` replicas may be lost, each of them several times within `seconds`."""
+        self._exchange = exchange
+        self._tries = tries
+        self._end = time.monotonic() + seconds
+        self._pause = _SHORTEST_PAUSE
+
+    def allow(self, replica: str, *, fails: bool) -> bool:
+        """Whether the request may go on when it has lost this replica, or an unknown one.
+
+        The router may choose a replica again that fails at once. This is no further loss.
+        """
+        return self._tries > 0 or self._is_known(replica, fails)
+
+    async def count(self, replica: str, lost: HeddleError, *, fails: bool) -> None:
+        """Count a loss; if it is no further one, wait a moment."""
+        if self._is_known(replica, fails):
+            await asyncio.sleep(self._pause)
+            self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+            return
+        self._tries -= 1
+        if replica and replica not in self._exchange.avoid:
+            self._exchange.avoid += (replica,)
         _log.warning(
             "%s goes on at another replica after %d tokens: %s",
-            exchange.request_id,
-            known,
+            self._exchange.request_id,
+            sum(map(len, self._exchange.tokens.values())),
             lost.message,
         )
 
+    def _is_known(self, replica: str, fails: bool) -> bool:
+        return fails and replica in self._exchange.avoid and time.monotonic() < self._end
 
-async def _steady(pieces: AsyncGenerator[Piece], patience: Patience) -> AsyncGenerator[Piece]:
-    """The pieces, unless the wait for one is too long.
+
+async def _taken(exchange: Exchange, ask: Ask, patience: Patience) -> AsyncGenerator[Piece]:
+    """The pieces from the replica that takes the request.
+
+    One that has stopped takes nothing, and Ray's router waits for its word. So the request is sent
+    again after `silence`, and then after twice as long each time.
 
     Raises:
         ReplicaLostError: no replica takes the request, or one is silent.
     """
-    seconds, what = patience.first, "no replica took the request within"
+    end, wait = time.monotonic() + patience.first, patience.silence
+    while True:
+        first = min(wait, end - time.monotonic())
+        try:
+            async with aclosing(ask(exchange)) as pieces:
+                async for piece in _steady(pieces, first, patience.silence):
+                    yield piece
+            return
+        except NotTakenError:
+            if time.monotonic() >= end:
+                raise ReplicaLostError(
+                    f"no replica took the request within {patience.first:g} s"
+                ) from None
+            wait *= 2
+
+
+async def _steady(
+    pieces: AsyncGenerator[Piece], first: float, silence: float
+) -> AsyncGenerator[Piece]:
+    """The pieces, unless the wait for one is too long: `first` and then `silence` s.
+
+    Raises:
+        NotTakenError: there is no first piece in time.
+        ReplicaLostError: there is no further piece in time.
+    """
+    lost: ReplicaLostError = NotTakenError("no replica took the request")
+    seconds = first
     while True:
         try:
             async with asyncio.timeout(seconds):
@@ -114,9 +184,9 @@ async def _steady(pieces: AsyncGenerator[Piece], patience: Patience) -> AsyncGen
         except StopAsyncIteration:
             return
         except TimeoutError:
-            raise ReplicaLostError(f"{what} {seconds:g} s") from None
+            raise lost from None
         yield piece
-        seconds, what = patience.silence, "a replica was silent for"
+        seconds, lost = silence, ReplicaLostError(f"a replica was silent for {silence:g} s")
 
 
 def _failed(error: HeddleError, shape: ErrorShape, kind: bytes) -> Piece:

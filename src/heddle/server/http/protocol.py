@@ -35,7 +35,7 @@ from heddle.server.http.record import id_headers, new_request_id
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
 
-_LONGEST_HEAD = 16 * 1024
+LONGEST_HEAD = 16 * 1024
 """Most bytes of a request's head, or of the head of a chunk."""
 
 _MOST_CONNECTIONS = 4096
@@ -96,9 +96,9 @@ def _check_head(request: h11.Request) -> None:
             "the head has Content-Length and Transfer-Encoding; send one of them"
         )
     length = len(request.target) + sum(len(name) + len(value) for name, value in request.headers)
-    if length > _LONGEST_HEAD:
+    if length > LONGEST_HEAD:
         raise h11.RemoteProtocolError(
-            f"the head has {length:,} bytes; the limit is {_LONGEST_HEAD:,}",
+            f"the head has {length:,} bytes; the limit is {LONGEST_HEAD:,}",
             error_status_hint=431,
         )
 
@@ -120,7 +120,7 @@ class HTTPProtocol(H11Protocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """uvicorn."""
         super().__init__(*args, **kwargs)
-        self.conn = Connection(h11.SERVER, _LONGEST_HEAD)
+        self.conn = Connection(h11.SERVER, LONGEST_HEAD)
         self._application = self.app
         self.app = self._answer
 

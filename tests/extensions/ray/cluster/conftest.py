@@ -1,0 +1,26 @@
+"""One deployment for all tests on a cluster."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from deployment import Deployment, deployed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SILENCE = 3.0
+"""Seconds after which a silent replica is lost."""
+SETTINGS = (
+    *("--replicas", "3", "--cpus", "0.5", "--silence", str(SILENCE)),
+    *("--slots", "8", "--kv-cache", "256M", "--context", "1024", "--device", "failing"),
+    *("--max-body", "64K"),
+)
+
+
+@pytest.fixture(scope="session")
+def deployment() -> Iterator[Deployment]:
+    """Three replicas of the default model."""
+    with deployed(*SETTINGS) as made:
+        yield made
