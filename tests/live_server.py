@@ -4,6 +4,9 @@ With HEDDLE_TEST_URL, tests on the default model use the server or deployment at
 It needs the settings of those tests, as far as one server can have them:
 
     heddle deploy --api-key sk-right --api-key none --api-key unused --kv-cache 256M
+
+Tests of LangChain with Ollama send no key. Those of full servers and of context lengths need the
+settings of their own fixtures.
 """
 
 from __future__ import annotations
