@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from heddle.config import DEFAULT_MODEL, EngineConfig, RegistryConfig, ServerConfig
 from heddle.errors import ConfigError
 from heddle.extensions.ray.config import DeployConfig, Deployed
+from heddle.extensions.ray.groups import placement, with_ranks
 from heddle.settings import resolve, settings
 
 if TYPE_CHECKING:
@@ -70,6 +71,8 @@ def application(deployed: Deployed) -> Application:
     if not engine.threads:
         engine = replace(engine, threads=max(1, int(deploy.cpus)))
         deployed = replace(deployed, engine=engine)
+    if deploy.ranks > 1:
+        deployed = with_ranks(deployed)
     replicas = serve.deployment(
         Replica,
         name=REPLICAS,
@@ -80,6 +83,7 @@ def application(deployed: Deployed) -> Application:
         health_check_period_s=deploy.silence,
         health_check_timeout_s=3 * deploy.silence,
         **_scale(deploy, engine),
+        **placement(deploy),
     )
     ingress = serve.deployment(
         Ingress,
