@@ -104,6 +104,7 @@ EXTENSIONS_MAY_IMPORT = {
     "processes": {"engrams"},
     "reference": {"engrams"},
     "quantise": {"reference"},
+    "ray": {"processes", "torch"},
     "torch": {"engrams", "processes", "quantise"},
     "apertus": {"decoders"},
     "deepseek": {"decoders"},

@@ -280,7 +280,7 @@ devices()[device] = replace(
     devices()[device], host="heddle.extensions.processes.load:load_in_process"
 )
 engine = Engine.load(sys.argv[1], EngineConfig(device=device, slots=2, threads=1, kv_cache=1 << 20))
-print(engine.model.executor._process._process.pid, flush=True)
+print(engine.model.executor._process._process._process.pid, flush=True)
 time.sleep(600)
 """
 

@@ -19,6 +19,7 @@ from heddle.extensions.processes.children.messages import (
     WritePage,
     WriteSnapshot,
 )
+from heddle.extensions.processes.children.places import start_here
 from heddle.extensions.processes.children.process import ChildProcess, close_all
 from heddle.extensions.processes.edits import MadeEdits
 from heddle.extensions.processes.messages import (
@@ -79,7 +80,8 @@ class DeviceProcess:
         self._lock = threading.Lock()
         name = f"the process of device {device}"
         program = "heddle.extensions.processes.child"
-        self._process = ChildProcess(name, program, seconds, Report, self._hear)
+        started = start_here(program, name)
+        self._process = ChildProcess(name, started, seconds, Report, self._hear)
         self.kill, self.watch = self._process.kill, self._process.watch
         self._answers = self._process.queue()
         self._results = [self._process.queue(), self._process.queue()]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from heddle.config import DEFAULT_MODEL, EngineConfig, RegistryConfig, ServerConfig
 from heddle.errors import ConfigError
 from heddle.extensions.ray.config import DeployConfig, Deployed
+from heddle.extensions.ray.groups import placement, with_ranks
 from heddle.settings import resolve, settings
 
 if TYPE_CHECKING:
@@ -80,6 +81,8 @@ def application(deployed: Deployed) -> Application:
     if not engine.threads:
         engine = replace(engine, threads=max(1, int(deploy.cpus)))
         deployed = replace(deployed, engine=engine)
+    if deploy.ranks > 1:
+        deployed = with_ranks(deployed)
     replicas = serve.deployment(
         Replica,
         name=REPLICAS,
@@ -95,6 +98,7 @@ def application(deployed: Deployed) -> Application:
             "request_routing_stats_period_s": deploy.publish_seconds,
         },
         **scale(deploy),
+        **placement(deploy),
     )
     ingress = serve.deployment(
         Ingress,

@@ -54,6 +54,14 @@ class DeployConfig:
         1.0, "devices", "cores that Ray reserves for each replica, and its threads", low=0.01
     )
     gpus: float = setting(0.0, "devices", "GPUs that Ray reserves for each replica", low=0.0)
+    ranks: int = setting(
+        1,
+        "devices",
+        "processes that compute the model of a replica together, on one machine or on several, each"
+        " with --cpus and --gpus of its own; on devices torch and cuda",
+        low=1,
+        high=64,
+    )
     ingresses: int = setting(1, "devices", "processes that keep clients' connections", low=1)
     waiting: int = setting(
         1000, "scheduling", "most requests that wait at an ingress for a replica", low=0

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from dataclasses import asdict
 from importlib import metadata
 from typing import TYPE_CHECKING
 
 from heddle.errors import ConfigError, ForbiddenError, ModelPoisonedError
+from heddle.extensions.processes.children.places import use_place
 from heddle.extensions.ray.answering import answer
 from heddle.extensions.ray.exchange import joined
+from heddle.extensions.ray.gang import GroupPlace
 from heddle.extensions.ray.loads import Requests, load_of
 from heddle.extensions.ray.logs import log_as_serve
 from heddle.extensions.ray.publishing import Publishing
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
     from heddle.extensions.ray.config import Deployed
     from heddle.extensions.ray.exchange import Exchange, Piece
     from heddle.extensions.ray.routing.published import Published
+
+_log = logging.getLogger(__name__)
 
 _SIGNS = 4
 """Signs of life of a replica within the time after which a silent one is lost."""
@@ -85,6 +90,8 @@ class Replica:
                 f" {deployed.version}. Install the same version on all machines"
             )
         log_as_serve(deployed.server.log_level)
+        if deployed.deploy.ranks > 1:
+            use_place(GroupPlace(deployed.deploy))
         self._name = serve.get_replica_context().replica_id.unique_id
         self._registry = Registry(deployed.registry, deployed.engine)
         try:
@@ -110,7 +117,8 @@ class Replica:
                     computed = True
                     self._publishing.computed(exchange.key)
                 yield piece
-                if piece.failure and self._poison() is not None:
+                if piece.failure and (poison := self._poison()) is not None:
+                    _log.error("this replica ends, and Ray starts another: %s", poison.reason)
                     # A replica that fails at once has the shortest queue, and gets most requests.
                     end_process()
 

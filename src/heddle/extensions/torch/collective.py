@@ -13,7 +13,7 @@ from torch.distributed.distributed_c10d import AllgatherOptions
 from heddle.extensions.torch.staging import Fetched
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from heddle.extensions.torch.meeting import Meeting
 
 
 class Collective(Protocol):
@@ -63,14 +63,21 @@ class GroupCollective:
     """
 
     def __init__(
-        self, meeting: Path, rank: int, ranks: int, device: torch.device, seconds: float
+        self,
+        meeting: Meeting,
+        name: str,
+        rank: int,
+        ranks: int,
+        device: torch.device,
+        seconds: float,
     ) -> None:
-        """All ranks meet at the file `meeting`. They wait at most `seconds` for one another."""
+        """All ranks meet under a name. They wait at most `seconds` for one another."""
         self._meeting = meeting
+        self._name = name
         self._rank = rank
         self._ranks = ranks
         self._device = device
-        self._patience = timedelta(seconds=seconds)
+        self._seconds = seconds
         self._group: dist.ProcessGroup | None = None
 
     def join(self) -> None:
@@ -79,9 +86,9 @@ class GroupCollective:
         Raises:
             RuntimeError: they have not, in time.
         """
-        store = dist.FileStore(str(self._meeting), self._ranks)
-        store.set_timeout(self._patience)
-        self._group = _group(store, self._rank, self._ranks, self._device, self._patience)
+        store = self._meeting.store(self._name, self._ranks, self._seconds)
+        patience, host = timedelta(seconds=self._seconds), self._meeting.host
+        self._group = _group(store, self._rank, self._ranks, self._device, patience, host)
 
     def gather(self, x: torch.Tensor) -> list[torch.Tensor]:
         found = x.new_empty((self._ranks * len(x), *x.shape[1:]))
@@ -97,15 +104,18 @@ class GroupCollective:
 
 
 def _group(
-    store: dist.Store, rank: int, ranks: int, device: torch.device, patience: timedelta
+    store: dist.Store,
+    rank: int,
+    ranks: int,
+    device: torch.device,
+    patience: timedelta,
+    host: str,
 ) -> dist.ProcessGroup:
     if device.type == "cuda":
         options = dist.ProcessGroupNCCL.Options()
         options._timeout = patience
         return dist.ProcessGroupNCCL(store, rank, ranks, options)
-    # Only this machine's processes may connect.
-    local = dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")
     options = dist.ProcessGroupGloo._Options()
-    options._devices = [local]
+    options._devices = [dist.ProcessGroupGloo.create_device(hostname=host)]
     options._timeout = patience
     return dist.ProcessGroupGloo(store, rank, ranks, options)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,7 +16,8 @@ from heddle.cores import usable_cores
 from heddle.executors.graph.forward import record
 from heddle.executors.memory_plan import Room, plan_memory
 from heddle.executors.serving import kept_kinds, load_of, served_config, served_shape
-from heddle.extensions.processes.children.versions import files_digest
+from heddle.extensions.processes.children.places import place
+from heddle.extensions.processes.children.versions import content_digest, files_digest
 from heddle.extensions.processes.sent_config import SentConfig
 from heddle.extensions.processes.settings import ProcessSettings
 from heddle.extensions.torch.cache import bytes_of_page
@@ -32,6 +32,7 @@ from heddle.extensions.torch.division.share_bytes import ShareBytes
 from heddle.extensions.torch.division.shares import share, share_kinds
 from heddle.extensions.torch.executor import TorchExecutor, Uploaded
 from heddle.extensions.torch.graphs import capture_of
+from heddle.extensions.torch.meeting import FolderMeeting, PortMeeting, meeting_at
 from heddle.extensions.torch.open_blocks import kinds_with_rows
 from heddle.extensions.torch.operations import operations, served
 from heddle.extensions.torch.program import Program, ProgramMemory
@@ -47,11 +48,13 @@ from heddle.weights.mix import Mix
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from heddle.config import EngineConfig
     from heddle.executor import ModelShape
     from heddle.extensions.torch.collective import Compared
     from heddle.extensions.torch.graphs import Capture
+    from heddle.extensions.torch.meeting import Meeting
     from heddle.state import StateKind, StateMemory
     from heddle.step import StepPlan
     from heddle.weights.checkpoint import Checkpoint
@@ -66,7 +69,7 @@ def load_parallel(
     runs_ahead: bool,
     capture: Capture | None = None,
 ) -> RankedExecutor:
-    """Load rank 0's share here, and the other shares in child processes.
+    """Load rank 0's share here, and the other shares at the place of this process's ranks.
 
     Rank 0 samples; see `TorchExecutor` for `samples_on_device` and `runs_ahead`. `capture` records
     its steps; the others make their own.
@@ -80,8 +83,11 @@ def load_parallel(
     capture = capture or capture_of(prepared.device, prepared.config)
     budget = prepared.kv_bytes(samples_on_device=samples_on_device, records=capture is not None)
 
+    seconds, address = config.of(ProcessSettings).rank_timeout, place().address
+    port = PortMeeting.open(address, seconds) if address else None
+
     def setups(folder: Path) -> list[Setup]:
-        files = files_digest(checkpoint)
+        files = content_digest(checkpoint) if port else files_digest(checkpoint)
         return [
             Setup(
                 rank,
@@ -89,14 +95,15 @@ def load_parallel(
                 str(checkpoint.path),
                 files,
                 SentConfig.of(replace(config, device=devices[rank], kv_cache=budget)),
-                str(folder),
+                port.place if port else str(folder),
+                port is not None,
             )
             for rank in range(1, ranks)
         ]
 
-    group = start_ranks(setups, config.of(ProcessSettings).rank_timeout)
+    group = start_ranks(setups, seconds)
     try:
-        own = _Rank(prepared, 0, budget, group.folder, capture)
+        own = _Rank(prepared, 0, budget, port or FolderMeeting(group.folder), capture)
         checkpoint.check_unchanged()
         group.wait_loaded()
         own.join()
@@ -119,7 +126,7 @@ def load_rank(checkpoint: Checkpoint, setup: Setup) -> ProgramRank:
     config = setup.config.config
     prepared = _Prepared.of(checkpoint, config, lambda _: None)
     capture = capture_of(prepared.device, prepared.config)
-    rank = _Rank(prepared, setup.rank, config.kv_cache, Path(setup.folder), capture)
+    rank = _Rank(prepared, setup.rank, config.kv_cache, meeting_at(setup.meeting), capture)
     checkpoint.check_unchanged()
     return ProgramRank(rank)
 
@@ -129,6 +136,8 @@ def rank_devices(config: EngineConfig) -> list[str]:
     settings, (name, _, _) = config.of(TorchSettings), config.device.partition(":")
     if name == "torch":
         return [name] * settings.tensor_parallel
+    if place().address:  # each rank sees its own GPU only
+        return [f"{name}:0"] * settings.tensor_parallel
     numbers = settings.devices or ",".join(map(str, range(settings.tensor_parallel)))
     return [f"{name}:{number.strip()}" for number in numbers.split(",")]
 
@@ -202,7 +211,7 @@ class _Rank:
         prepared: _Prepared,
         rank: int,
         budget: int,
-        folder: Path,
+        meeting: Meeting,
         capture: Capture | None,
     ) -> None:
         config, device = prepared.config, prepared.device
@@ -211,7 +220,7 @@ class _Rank:
 
         def group(name: str) -> GroupCollective:
             ranks, seconds = prepared.division.ranks, config.of(ProcessSettings).rank_timeout
-            return GroupCollective(folder / name, rank, ranks, device, seconds)
+            return GroupCollective(meeting, name, rank, ranks, device, seconds)
 
         self._collective = group("steps")
         self._recorded = None if capture is None else group("recordings")

@@ -9,10 +9,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import queue
-import signal
-import socket
-import subprocess
-import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -30,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from heddle.extensions.processes.children.messages import Message
+    from heddle.extensions.processes.children.places import Started
 
     Answers: TypeAlias = "queue.SimpleQueue[Message | None]"
 
@@ -47,32 +44,26 @@ class ChildProcess:
     """A child. Its messages go to `hear`, in a thread of this object, and to queues from there.
 
     Any thread may call all methods, but each queue has one reader.
-
-    Attributes:
-        pid: the number of the process.
     """
 
     def __init__(
         self,
         name: str,
-        module: str,
+        started: Started,
         seconds: float,
         received: Any,
         hear: Callable[[Any], None],
         failed: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Start `python -m module DESCRIPTOR`.
+        """Take over a process.
 
         Args:
             name: names the child in errors.
-            module: its program.
+            started: its process, and the connection to it.
             seconds: how long it may be silent after its first message.
             received: the union of its messages, except those about its life.
             hear: takes them.
             failed: takes the reason if it ends before `close` or `kill`. It is called once.
-
-        Raises:
-            EngineFailedError: the process does not start.
         """
         self.name = name
         self._seconds = seconds
@@ -83,10 +74,12 @@ class ChildProcess:
         self._problem: str | None = None
         self._failed = threading.Event()
         self._closing = threading.Event()
-        self._process, self._channel = self._spawn(module, received)
-        self.pid = self._process.pid
+        self._process = started.process
+        self._channel: Channel[Message] = Channel(
+            started.connection, Hello | Beat | Failed | received
+        )
         self._listener = threading.Thread(
-            target=self._listen, name=f"heddle-child-{self.pid}", daemon=True
+            target=self._listen, name=f"heddle {self._process.where}", daemon=True
         )
         self._listener.start()
 
@@ -174,33 +167,12 @@ class ChildProcess:
     def close(self, seconds: float = GOODBYE_SECONDS) -> None:
         """Wait until the child has ended, and kill it after `seconds`. Idempotent."""
         self._closing.set()
-        try:
-            self._process.wait(max(0.0, seconds))
-        except subprocess.TimeoutExpired:
+        if self._process.ending(max(0.0, seconds)) is None:
             self._process.kill()
-            self._process.wait()
+            self._process.ending()
         if threading.current_thread() is not self._listener:
             self._listener.join()
         self._channel.close()
-
-    def _spawn(
-        self, module: str, received: Any
-    ) -> tuple[subprocess.Popen[bytes], Channel[Message]]:
-        own, other = socket.socketpair()
-        try:
-            process = subprocess.Popen(
-                [sys.executable, "-m", module, str(other.fileno())],
-                pass_fds=[other.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                process_group=0,  # a terminal's Ctrl-C goes to the group of the parent only
-            )
-        except OSError as error:
-            own.close()
-            raise EngineFailedError(f"{self.name} does not start: {error.strerror}") from error
-        finally:
-            other.close()
-        return process, Channel(own, Hello | Beat | Failed | received)
 
     def _check(self) -> None:
         if self._problem is not None:
@@ -244,23 +216,15 @@ class ChildProcess:
         """The process has ended, or is about to."""
         if self._closing.is_set():
             self._wake()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(GOODBYE_SECONDS)
+            self._process.ending(GOODBYE_SECONDS)
             self._channel.close()
             return
-        try:
-            code = self._process.wait(GOODBYE_SECONDS)
-        except subprocess.TimeoutExpired:
-            self.fail(f"{self._who} closed its channel")
-            return
-        how = f"was killed by signal {-code}" if code < 0 else f"ended with status {code}"
-        with contextlib.suppress(ValueError):
-            how += f" ({signal.Signals(-code).name})" if code < 0 else ""
-        self.fail(f"{self._who} {how}")
+        how = self._process.ending(GOODBYE_SECONDS)
+        self.fail(f"{self._who} {how or 'closed its channel'}")
 
     @property
     def _who(self) -> str:
-        return f"{self.name} (process {self.pid})"
+        return f"{self.name} ({self._process.where})"
 
 
 def close_all(children: list[ChildProcess], seconds: float = GOODBYE_SECONDS) -> None:

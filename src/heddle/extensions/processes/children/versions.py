@@ -6,9 +6,11 @@ import hashlib
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from socket import gethostname
 from typing import TYPE_CHECKING
 
 from heddle.errors import ModelFileError
+from heddle.loading.digests import digest_of_files
 from heddle.models.build import family_of
 from heddle.weights.formats import open_checkpoint
 
@@ -40,6 +42,35 @@ def open_same(path: str, digest: str) -> Iterator[Checkpoint]:
         if files_digest(checkpoint) != digest:
             raise ModelFileError(
                 f"{path} changed while it was loaded; load it again once it is whole", field="file"
+            )
+        yield checkpoint
+
+
+def content_digest(checkpoint: Checkpoint) -> str:
+    """A digest of the content of the model's files, which all machines must have alike.
+
+    Raises:
+        ModelFileError: a file has changed since it was opened, or cannot be read.
+    """
+    try:
+        return digest_of_files(checkpoint.stamps)
+    except OSError as error:
+        raise ModelFileError(f"{checkpoint.path} cannot be read: {error}", field="file") from error
+
+
+@contextmanager
+def open_copy(path: str, digest: str) -> Iterator[Checkpoint]:
+    """Open this machine's copy of the model's files, with the content that the parent's have.
+
+    Raises:
+        ModelFileError: the content differs, or as `open_checkpoint`.
+    """
+    with open_checkpoint(Path(path), None, family_of) as checkpoint:
+        if content_digest(checkpoint) != digest:
+            raise ModelFileError(
+                f"{path} has other content on {gethostname()} than on the machine of rank 0; put"
+                " the same files on all machines",
+                field="file",
             )
         yield checkpoint
 

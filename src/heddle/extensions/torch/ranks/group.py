@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from heddle.errors import EngineFailedError
 from heddle.extensions.processes.children.messages import Content, Done, WarmUp
+from heddle.extensions.processes.children.places import place
 from heddle.extensions.processes.children.process import ChildProcess, close_all
 from heddle.extensions.processes.plans import PlanWriter
 from heddle.extensions.torch.ranks.messages import Computed, Join, Loaded, Report
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from heddle.extensions.processes.children.messages import Message, StateCall
+    from heddle.extensions.processes.children.places import Started
     from heddle.extensions.torch.ranks.messages import Setup
     from heddle.step import StepPlan
 
@@ -37,14 +39,16 @@ _log = logging.getLogger(__name__)
 class _Rank:
     """A process, and what it has said."""
 
-    def __init__(self, setup: Setup, seconds: float, group: RankGroup) -> None:
+    def __init__(
+        self, setup: Setup, name: str, started: Started, seconds: float, group: RankGroup
+    ) -> None:
         self.number = setup.rank
         self.setup = setup
         self.digests: deque[bytes] = deque()  # of steps that rank 0 has not finished
         self.expected: deque[bytes | None] = deque()  # of steps that the rank has not finished
         self.process = ChildProcess(
-            f"rank {setup.rank}",
-            "heddle.extensions.torch.ranks.child",
+            name,
+            started,
             seconds,
             Report,
             partial(group.hear, self),
@@ -76,8 +80,10 @@ class RankGroup:
         Raises:
             EngineFailedError: a process does not start, or runs another version.
         """
-        for setup in setups:
-            self._ranks.append(_Rank(setup, self._seconds, self))
+        names = [f"rank {setup.rank}" for setup in setups]
+        started = place().start("heddle.extensions.torch.ranks.child", names)
+        for setup, name, one in zip(setups, names, started, strict=True):
+            self._ranks.append(_Rank(setup, name, one, self._seconds, self))
         for rank in self._ranks:
             rank.process.greet()
             self._send(rank, rank.setup)

@@ -20,9 +20,10 @@ class Setup(Message, frozen=True):
     Attributes:
         rank, ranks: the rank's number, and how many there are.
         path: the model's file or folder.
-        files: digest of the files' names, sizes and times.
+        files: digest of the files' names, sizes and times; of their content for another machine.
         config: the settings. `device` is the rank's own, and `kv_cache` its part in bytes.
-        folder: a private folder where the ranks meet.
+        meeting: where the ranks meet; see `Meeting`.
+        is_elsewhere: whether the rank may be on another machine than rank 0.
     """
 
     rank: int
@@ -30,7 +31,8 @@ class Setup(Message, frozen=True):
     path: str
     files: str
     config: SentConfig
-    folder: str
+    meeting: str
+    is_elsewhere: bool
 
 
 class Join(Message, frozen=True):
