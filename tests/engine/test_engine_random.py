@@ -147,6 +147,7 @@ class EngineMachine(RuleBasedStateMachine):
         with mock.patch.object(threading, "Thread", SteppedThread):
             self.engine = Engine(fake_model(self.executor), self.config)
         self.thread = self.engine.thread
+        self.thread._wait = self.thread._thread.join  # type: ignore[method-assign]  # it runs then
         self.engine.thread.observe(BrokenObserver())  # type: ignore[arg-type]
         self.live: list[Caller] = []
 

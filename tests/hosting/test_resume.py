@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fake_loads import Loads, burn, until
+from fake_loads import Loads, until
 from heddle.embedding import EmbeddingParams
 from heddle.engine.streaming.blocking import Collector
 from heddle.errors import (
@@ -142,14 +142,6 @@ def test_usage_counts_the_guesses_before_the_failure(make, loads: Loads) -> None
     before = engine.snapshot().drafted_tokens
     load_again(loads)
     assert collector.wait().usage.drafted_tokens >= before > 0
-
-
-def test_requests_end_if_their_tokens_may_be_lost(make, loads: Loads, monkeypatch) -> None:
-    registry = make()
-    engine = registry.load("one")
-    monkeypatch.setattr(engine.thread._loop.scheduler, "update", burn)
-    with pytest.raises(EngineFailedError, match="burns"):
-        engine.complete("hello", params(deadline=10))
 
 
 def test_without_tries_requests_end_at_once(make: Make, loads: Loads) -> None:

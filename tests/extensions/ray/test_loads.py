@@ -18,9 +18,10 @@ def test_a_replica_is_idle_after_its_last_request() -> None:
     with requests.one():
         with requests.one():
             now[0] = 20.0
+        now[0] = 21.0
         assert requests.idle_seconds() == 0.0
-    now[0] = 21.0
-    assert requests.idle_seconds() == 1.0
+    now[0] = 22.5
+    assert requests.idle_seconds() == 1.5
 
 
 def test_the_load_is_that_of_all_engines() -> None:

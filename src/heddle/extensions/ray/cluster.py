@@ -120,7 +120,7 @@ def check_room(deploy: DeployConfig, address: str) -> None:
         return
     here = ray.cluster_resources()
     for option, kind, each in (("cpus", "CPU", deploy.cpus), ("gpus", "GPU", deploy.gpus)):
-        needed, there = deploy.replicas * each, here.get(kind, 0.0)
+        needed, there = deploy.replicas * deploy.ranks * each, here.get(kind, 0.0)
         if needed > there:
             raise ConfigError(
                 f"{deploy.replicas} replicas with --{option} {each:g} need {needed:g} {kind}s, and"
@@ -178,6 +178,17 @@ def run(app: Application, name: str, seconds: float) -> None:
                 f"the deployment was not ready after {seconds:g} s: {why}. Raise --start-wait, or"
                 " give the cluster more room"
             )
+        time.sleep(_LOOK_EVERY)
+
+
+def leave(name: str, seconds: float) -> None:
+    """Delete an application, and give its requests `seconds` to end.
+
+    Ray would wait for as long as an ingress has streams.
+    """
+    serve.delete(name, _blocking=False)
+    end = time.monotonic() + seconds
+    while name in serve.status().applications and time.monotonic() < end:
         time.sleep(_LOOK_EVERY)
 
 

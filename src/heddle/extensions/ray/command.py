@@ -54,9 +54,8 @@ def deploy(
     if not address:
         server = _on_a_free_port(server)
     import ray
-    from ray import serve
 
-    from heddle.extensions.ray.cluster import check_room, join, listen, run
+    from heddle.extensions.ray.cluster import check_room, join, leave, listen, run
 
     try:
         join(address)
@@ -72,7 +71,7 @@ def deploy(
             print("stop      Ctrl-C", flush=True)
             threading.Event().wait()
     except KeyboardInterrupt:
-        serve.delete(name)
+        leave(name, server.drain)
     finally:
         ray.shutdown()  # ends a cluster that this process has started
 

@@ -13,7 +13,6 @@ from heddle.errors import ConfigError, ForbiddenError, ModelPoisonedError
 from heddle.extensions.processes.children.places import use_place
 from heddle.extensions.ray.answering import answer
 from heddle.extensions.ray.exchange import joined
-from heddle.extensions.ray.gang import GroupPlace
 from heddle.extensions.ray.loads import Requests, load_of
 from heddle.extensions.ray.logs import log_as_serve
 from heddle.extensions.ray.publishing import Publishing
@@ -91,6 +90,8 @@ class Replica:
             )
         log_as_serve(deployed.server.log_level)
         if deployed.deploy.ranks > 1:
+            from heddle.extensions.ray.gang import GroupPlace
+
             use_place(GroupPlace(deployed.deploy))
         self._name = serve.get_replica_context().replica_id.unique_id
         self._registry = Registry(deployed.registry, deployed.engine)
