@@ -41,7 +41,7 @@ from heddle.server.http.record import RequestRecord
 from heddle.sizes import counted
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Iterable
 
     from ray.serve.handle import DeploymentHandle
     from starlette.requests import Request
@@ -238,8 +238,13 @@ class Ingress:
 
 def _whole(piece: Piece) -> Response:
     response = Response(piece.body, status_code=piece.status)
-    response.raw_headers = [*piece.headers]
+    response.raw_headers = _own(piece.headers)
     return response
+
+
+def _own(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """The headers of an answer without the id that Ray's proxy adds itself."""
+    return [pair for pair in headers if pair[0] != b"x-request-id"]
 
 
 class _Answer(StreamingResponse):
@@ -254,8 +259,7 @@ class _Answer(StreamingResponse):
                 yield piece.body
 
         super().__init__(body(), status_code=first.status)
-        # Ray's proxy adds the first one itself.
-        self.raw_headers = [pair for pair in first.headers if pair[0] != b"x-request-id"]
+        self.raw_headers = _own(first.headers)
         self._rest, self._held = rest, held
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

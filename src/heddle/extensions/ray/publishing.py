@@ -30,6 +30,7 @@ class Publishing:
     def __init__(self, registry: Registry) -> None:
         """`registry` has the models. They are loaded."""
         self._registry = registry
+        self._best = 0.0
         tokens = sum(now.pages_total * PAGE_TOKENS for now in self._snapshots())
         self._publisher = Publisher(most_held=max(_LEAST_HELD, tokens // _TOKENS_A_HASH))
 
@@ -40,15 +41,26 @@ class Publishing:
     def publish(self, *, draining: bool) -> Published:
         """The next publication."""
         now = self._snapshots()
-        rates = [each.busy_rate for each in now if each.busy_rate > 0.0]
         load = Load(
             waiting_tokens=sum(each.waiting_tokens for each in now),
-            prefill_rate=sum(rates) / len(rates) if rates else _FIRST_RATE,
+            prefill_rate=self._rate(now),
             models=frozenset(self._registry.engines),
             known=frozenset(self._registry.names),
             draining=draining,
         )
         return self._publisher.publish(load)
+
+    def _rate(self, now: list[EngineSnapshot]) -> float:
+        """Tokens a second: the newest while there is work, else the best so far.
+
+        An idle replica measures nothing. If its last steps were slow by accident, no router would
+        choose it, and it would never show that it has become quick again.
+        """
+        rates = [each.busy_rate for each in now if each.busy_rate > 0.0]
+        rate = sum(rates) / len(rates) if rates else 0.0
+        self._best = max(self._best, rate)
+        busy = any(each.running or each.queue_depth for each in now)
+        return (rate if busy else self._best) or _FIRST_RATE
 
     def _snapshots(self) -> list[EngineSnapshot]:
         return [engine.snapshot() for engine in self._registry.engines.values()]
