@@ -110,9 +110,7 @@ class Ingress:
         self._patience = Patience(deployed.deploy.start_wait, deployed.deploy.silence)
         self._server = deployed.server
         self._room = Room(deployed.deploy.bodies)
-        self._app = create_app(
-            Registry(), deployed.server
-        )  # for the shapes of errors; it has no model
+        self._app = create_app(Registry(), deployed.server)  # without models: for errors
 
     async def __call__(self, request: Request) -> Response:
         """Answer a client."""
