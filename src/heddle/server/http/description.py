@@ -33,6 +33,11 @@ _WITH_NAME = {
 }
 _FETCHING = ("/v1/models/load", "/api/pull")
 """The routes whose `model` may be a name that the server does not know yet."""
+_NAMING = {"model", "instances"}
+"""Fields that hold the name of a model, or whole requests that do."""
+_GENERATING = {"deadline", "options", "instances"}
+"""Fields that hold the deadline of a request, or more fields with it."""
+_WITH_DEADLINE = {504: "The request has not ended within its `deadline`."}
 _WITH_CHANGE = {503: "The server is stopping."}
 _WITH_BODY = {
     400: "A field is unknown or has an invalid value. The message names the field.",
@@ -141,8 +146,11 @@ def _statuses(
     if method != "get":
         statuses |= _WITH_CHANGE
     asked = {one["name"] for one in operation.get("parameters", ())}
-    if "{" in path or "model" in asked or "model" in body.get("properties", {}):
+    fields = body.get("properties", {}).keys()
+    if "{" in path or "model" in asked or fields & _NAMING:
         statuses |= _WITH_NAME
+    if fields & _GENERATING:
+        statuses |= _WITH_DEADLINE
     return statuses
 
 

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 class _ModelConvertor(PathConvertor):
-    """A model's name in a path. `load` and `unload` are routes of their own."""
+    """A model's name in a path. `load`, `reload` and `unload` are routes."""
 
-    regex = "(?!(?:load|unload)$).*"
+    regex = "(?!(?:load|reload|unload)$).*"
 
 
 register_url_convertor("model", _ModelConvertor())
