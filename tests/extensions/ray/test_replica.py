@@ -10,6 +10,8 @@ import pytest
 
 from heddle.config import RegistryConfig, ServerConfig
 from heddle.extensions.ray.exchange import Exchange, Piece
+from heddle.extensions.ray.loads import Requests
+from heddle.extensions.ray.publishing import Publishing
 from heddle.hosting.registry import Registry
 from heddle.server.app import create_app
 from patience import PATIENCE
@@ -49,6 +51,7 @@ def test_a_replica_ends_when_nothing_loads_its_model_again(
         own._registry.config = RegistryConfig(auto_recover=int(recovers))
         app = create_app(own._registry, ServerConfig())
         own._name, own._alive_every = "replica", PATIENCE
+        own._requests, own._publishing = Requests(), Publishing(own._registry)
 
         async def pieces() -> list[Piece]:
             found: list[Piece] = []
