@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 pytest.importorskip("ray")
 pytest.importorskip("torch")
 
+pytestmark = pytest.mark.torch_slow
+
 STREAMS, TOKENS = 8, 60
 PROMPTS = [[(7 * i * i + 3 * i + n) % 31 + 1 for i in range(20 + n)] for n in range(STREAMS)]
 RANK = "ray::RankActor"
