@@ -11,7 +11,6 @@ from heddle.extensions.ray.publishing import Publishing
 from heddle.extensions.ray.request_key import read, sender_of
 from heddle.extensions.ray.routing.blocks import unpack
 from heddle.hosting.registry import Registry
-from heddle.sampling_params import SamplingParams
 from talking_model import talking_engine
 
 if TYPE_CHECKING:
@@ -50,7 +49,6 @@ def test_an_idle_replica_publishes_its_best_rate(
 
 def test_a_replica_without_a_step_publishes_some_rate(registry: Registry) -> None:
     assert Publishing(registry).publish(draining=False)["prefill_rate"] > 0.0
-    registry.engines["fake"].complete("ab", SamplingParams(max_tokens=2, seed=1))
 
 
 def test_bodies_with_the_same_beginning_share_hashes() -> None:

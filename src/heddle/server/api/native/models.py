@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class _ModelConvertor(PathConvertor):
-    """A model's name in a path. `load`, `reload` and `unload` are routes."""
+    """A model's name in a path. `load`, `reload` and `unload` name other routes."""
 
     regex = "(?!(?:load|reload|unload)$).*"
 
