@@ -33,7 +33,7 @@ class Heddle:
 
     Attributes:
         decisions: how many.
-        seconds, noting: of processor time, for decisions and for noting what was sent.
+        seconds, noting: for decisions and for noting what was sent.
     """
 
     def __init__(self, replicas: list[Replica], routers: int = 1) -> None:
@@ -45,11 +45,11 @@ class Heddle:
     def route(self, talk: Conversation, avoid: tuple[str, ...], now: float) -> str:
         fleet = self.fleets[self.decisions % len(self.fleets)]
         ask = Ask(talk.key(), "model", "", talk.client, avoid)
-        began = time.thread_time()
-        best = choose(ask, fleet, now)[0]
-        chosen = time.thread_time()
+        began = time.perf_counter()
+        best = choose(ask, fleet, now)
+        chosen = time.perf_counter()
         fleet.sent(best.name, ask.key, now, held=best.held, client=ask.client, delay=best.delay)
-        self.noting += time.thread_time() - chosen
+        self.noting += time.perf_counter() - chosen
         self.seconds += chosen - began
         self.decisions += 1
         return best.name

@@ -16,6 +16,7 @@ replicas, which sees the same requests in the same order.
 from __future__ import annotations
 
 import argparse
+import gc
 import heapq
 import itertools
 import math
@@ -284,6 +285,7 @@ def vary(limit: float, seconds: float, load: float) -> None:
 
 def large(replicas: int, requests: int) -> None:
     """Many replicas: how long a decision takes, and how much memory a router needs."""
+    gc.disable()  # a router's process has not the objects of this simulation
     traffic = replace(Traffic(), conversations=1.5 * replicas, systems=100, clients=10_000)
     run = Run(traffic, [Machine()] * replicas, Heddle, seconds=math.inf, warm=60.0)
     policy = run.policy

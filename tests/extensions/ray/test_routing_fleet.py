@@ -228,7 +228,8 @@ def test_delays_are_those_of_models_and_adapters():
 
     def delays(model, adapter=""):
         return {
-            name: fleet.delays(model, adapter)[fleet.slot(name)] for name in (*abilities, "new")
+            name: fleet.delays(model, adapter).seconds[fleet.slot(name)]
+            for name in (*abilities, "new")
         }
 
     inf = float("inf")

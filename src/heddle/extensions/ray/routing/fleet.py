@@ -12,7 +12,7 @@ import math
 from collections import Counter, deque
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -101,6 +101,18 @@ class _Replica:
     load: Load | None = None
 
 
+class Delays(NamedTuple):
+    """What replicas have to load before they can answer a request.
+
+    Attributes:
+        seconds: for each slot. Infinite: the replica cannot, drains, or the slot is free.
+        able: the number of replicas that can.
+    """
+
+    seconds: NDArray[np.float64]
+    able: int
+
+
 class Fleet:
     """Replicas by name. One thread, or event loop, uses it.
 
@@ -121,7 +133,7 @@ class Fleet:
         self._slots: list[_Replica | None] = []
         self._index: dict[int, int] = {}
         self._bits: list[int] = []
-        self._delays: dict[tuple[str, str], NDArray[np.float64]] = {}
+        self._delays: dict[tuple[str, str], Delays] = {}
         self._waiting: Counter[str] = Counter()
         self._waiting_in_all = 0
 
@@ -364,11 +376,10 @@ class Fleet:
 
     # --- what replicas can do ---
 
-    def delays(self, model: str, adapter: str) -> NDArray[np.float64]:
-        """Seconds, for each slot, until the replica has loaded the model and adapter.
+    def delays(self, model: str, adapter: str) -> Delays:
+        """How long each replica needs until it has loaded the model and adapter.
 
-        Infinite: the replica cannot, drains, or the slot is free. A replica that has not published
-        counts as able.
+        A replica that has not published counts as able.
 
         Args:
             model, adapter: "" is what the replica has anyway.
@@ -377,13 +388,14 @@ class Fleet:
         if delays is None:
             if len(self._delays) >= 256:
                 self._delays.clear()
-            delays = np.array([self._delay(one, model, adapter) for one in self._slots], float)
+            seconds = np.array([self._delay(one, model, adapter) for one in self._slots], float)
+            delays = Delays(seconds, int(np.count_nonzero(seconds < math.inf)))
             self._delays[model, adapter] = delays
         return delays
 
     def knows(self, model: str) -> bool:
         """Whether a replica can serve a model of this name."""
-        return bool(np.isfinite(self.delays(model, "")).any())
+        return self.delays(model, "").able > 0
 
     def _delay(self, replica: _Replica | None, model: str, adapter: str) -> float:
         if replica is None:

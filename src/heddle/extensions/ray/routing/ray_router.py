@@ -23,7 +23,7 @@ from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, R
 
 from heddle.errors import HeddleError
 from heddle.extensions.ray.routing.blocks import unpack
-from heddle.extensions.ray.routing.choose import Ask, Candidate, NoReplicaError, choose
+from heddle.extensions.ray.routing.choose import Ask, Choice, NoReplicaError, choose
 from heddle.extensions.ray.routing.fleet import Fleet, Limits
 from heddle.extensions.ray.routing.published import PublishedError, read
 
@@ -62,19 +62,22 @@ class HeddleRouter(RequestRouter):  # type: ignore[misc] # Ray may be missing wh
             limits: fields of `fleet.Limits`, from `request_router_kwargs`.
         """
         self._fleet = Fleet(Limits(**limits))
+        self._by_name: dict[str, RunningReplica] = {}
         self._noted: OrderedDict[str, str] = OrderedDict()  # the replica of a request's id
         self._deaf: set[str] = set()  # replicas whose publications are wrong: logged once
 
     def update_replicas(self, replicas: list[RunningReplica]) -> None:
         """Take Ray's list of running replicas, and what they have published."""
-        self._fleet.update(replica.replica_id.unique_id for replica in replicas)
-        for replica in replicas:
-            self._hear(replica.replica_id.unique_id, replica.routing_stats)
-        self._deaf &= {replica.replica_id.unique_id for replica in replicas}
+        self._by_name = {replica.replica_id.unique_id: replica for replica in replicas}
+        self._fleet.update(self._by_name)
+        for name, replica in self._by_name.items():
+            self._hear(name, replica.routing_stats)
+        self._deaf &= self._by_name.keys()
         super().update_replicas(replicas)
 
     def on_replica_actor_died(self, replica_id: ReplicaID) -> None:
         """Forget a replica before Ray's next list."""
+        self._by_name.pop(replica_id.unique_id, None)
         self._fleet.remove(replica_id.unique_id)
         super().on_replica_actor_died(replica_id)
 
@@ -87,20 +90,20 @@ class HeddleRouter(RequestRouter):  # type: ignore[misc] # Ray may be missing wh
 
         If there is none now, the request waits. If it has no valid key, it fails.
         """
-        by_name = {replica.replica_id.unique_id: replica for replica in candidate_replicas}
         if pending_request is None:
             return [list(candidate_replicas)]
         pending_request.routing_context.should_backoff = True  # else Ray tries again at once
         now = time.time()
         try:
             ask = _ask(pending_request)
-            candidates = self._candidates(ask, now)
+            choice = self._choice(ask, now)
         except NoReplicaError:
             return []  # Ray asks again, and the ingress knows for how long
         except HeddleError as error:
             return self._fail(pending_request, error, candidate_replicas)
-        self._note(pending_request, ask, candidates[0], now)
-        return [[by_name[one.name]] for one in candidates if one.name in by_name]
+        self._note(pending_request, ask, choice, now)
+        names = (choice.name, *choice.others)
+        return [[self._by_name[name]] for name in names if name in self._by_name]
 
     def on_request_routed(
         self, pending_request: PendingRequest, replica_id: ReplicaID, result: Any
@@ -111,8 +114,8 @@ class HeddleRouter(RequestRouter):  # type: ignore[misc] # Ray may be missing wh
             ask = _ask(pending_request)
             self._fleet.sent(name, ask.key, time.time(), client=ask.client)
 
-    def _candidates(self, ask: Ask, now: float) -> list[Candidate]:
-        """The replicas for a request. One that has failed it is better than none.
+    def _choice(self, ask: Ask, now: float) -> Choice:
+        """The replica for a request. One that has failed it is better than none.
 
         Raises:
             NoReplicaError: there is none.
@@ -136,7 +139,7 @@ class HeddleRouter(RequestRouter):  # type: ignore[misc] # Ray may be missing wh
                 logger.warning("Replica %s: %s", name, error)
             self._deaf.add(name)
 
-    def _note(self, pending: PendingRequest, ask: Ask, first: Candidate, now: float) -> None:
+    def _note(self, pending: PendingRequest, ask: Ask, first: Choice, now: float) -> None:
         """Count the request as sent: others are chosen for before the replica has accepted it."""
         request = pending.metadata.internal_request_id
         if self._noted.get(request) == first.name:
