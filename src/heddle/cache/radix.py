@@ -26,6 +26,8 @@ all positions.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from itertools import count, islice
 from typing import TYPE_CHECKING
 
 from heddle.cache.blocks import BlockObservers
@@ -62,11 +64,13 @@ class Node:
         state: ticket for the snapshot of the fixed-size state at `end`; NO_TICKET if there is no
             snapshot.
         blocks: hashes of the blocks that end in the node; empty if the tree has no observers.
+        hits: how many sequences began at the end of the node.
     """
 
     __slots__ = (
         "blocks",
         "children",
+        "hits",
         "last_used",
         "locks",
         "pages",
@@ -96,6 +100,7 @@ class Node:
         self.last_used = last_used
         self.state = NO_TICKET
         self.blocks: list[int] = []
+        self.hits = 0
 
     @property
     def end(self) -> int:
@@ -226,6 +231,7 @@ class RadixTree:
             node = self._split(match.path[-1], match.length)
         else:
             node = match.path[-1]
+        node.hits += 1
         self._lock(node)
         return node
 
@@ -417,6 +423,7 @@ class RadixTree:
         lower.tokens = upper.tokens + lower.tokens
         lower.pages = upper.pages + lower.pages
         lower.blocks = upper.blocks + lower.blocks
+        lower.hits += upper.hits
         if lower.windows:
             pairs = zip(upper.windows, lower.windows, strict=True)
             lower.windows = tuple(first + last for first, last in pairs)
@@ -507,6 +514,24 @@ class RadixTree:
             for child in pending.pop().children.values():
                 yield child
                 pending.append(child)
+
+    def newest(self, most: int) -> list[Node]:
+        """At most `most` nodes and roots, parents first, the most recently used first.
+
+        Of a node with more children, it looks at the oldest `most`.
+        """
+        found: list[Node] = []
+        order = count()
+        heap: list[tuple[int, int, Node]] = [
+            (-one.last_used, next(order), one) for one in islice(self._roots.values(), most)
+        ]
+        heapify(heap)
+        while heap and len(found) < most:
+            node = heappop(heap)[2]
+            found.append(node)
+            for child in islice(node.children.values(), most):
+                heappush(heap, (-child.last_used, next(order), child))
+        return found
 
     def _remove(self, leaf: Node) -> None:
         parent = leaf.parent

@@ -434,6 +434,7 @@ class EngineLoop:
         seconds = computed_at - self._computes_since
         if step_log.LOG.isEnabledFor(logging.DEBUG):
             step_log.log_step(self.heartbeat.step, plan, seconds)
+        self.delivery.notify("on_step", plan, result, seconds)
         self.heartbeat.step += 1
         self.heartbeat.enter(Phase.DELIVERING)
         with self.gate.lock:

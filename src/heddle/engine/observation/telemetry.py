@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from heddle.cache.cache import PrefixCacheStats
 from heddle.disk.tier import DiskStats
@@ -13,8 +13,9 @@ from heddle.scheduler.sequence import SlotState
 if TYPE_CHECKING:
     from heddle.engine.observation.activity import Activity, StepComposition, StepKind
     from heddle.engine.observation.slowness import Slowness
-    from heddle.outputs import Usage
+    from heddle.engine.requests.request import Request
     from heddle.scheduler.waits import WaitReason
+    from heddle.step import StepPlan, StepResult
 
 __all__ = [
     "ActivitySnapshot",
@@ -27,28 +28,29 @@ __all__ = [
 ]
 
 
-class Observer(Protocol):
-    """The engine thread calls these methods. They must not block. It only logs exceptions."""
+class Observer:
+    """The engine thread calls these methods. They must not block. It only logs exceptions.
+
+    Subclasses have those that they need.
+    """
 
     def on_submit(self) -> None:
         """A request was accepted."""
-        ...
 
     def on_start(self, queue_seconds: float) -> None:
         """A request got its first step, this long after it was submitted."""
-        ...
 
     def on_first_token(self, seconds: float) -> None:
         """A request got its first token, this long after it was submitted (TTFT)."""
-        ...
 
     def on_token(self, seconds: float) -> None:
         """A request got a further token, this long after the one before (ITL)."""
-        ...
 
-    def on_finish(self, reason: FinishReason, usage: Usage) -> None:
-        """A request ended."""
-        ...
+    def on_finish(self, request: Request) -> None:
+        """A request ended. `request.end` says why, and has its usage."""
+
+    def on_step(self, plan: StepPlan, result: StepResult, seconds: float) -> None:
+        """A step has computed for so long. Its result is not applied yet."""
 
 
 @dataclass(slots=True)

@@ -204,7 +204,7 @@ class Delivery:
         self.counters.finished[finish] += 1
         usage = request.usage
         request.end = finish, usage
-        self.notify("on_finish", finish, usage)
+        self.notify("on_finish", request)
         stop = request.detokenizer.stopped_by
         self._emit(request, Delta(text, tokens, finish, error, usage, stop, embedding=embedding))
         request.sink = _ignore  # a sink may refer to its ticket, which refers to the request

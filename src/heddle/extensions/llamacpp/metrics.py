@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from heddle.engine.observation.telemetry import Observer
 from heddle.extensions.metrics.past_counters import PastCounters, added
 from heddle.extensions.metrics.settings import MetricsSettings
 
@@ -20,14 +21,14 @@ if TYPE_CHECKING:
     from heddle.config import ServerConfig
     from heddle.engine import Engine
     from heddle.engine.observation.telemetry import EngineSnapshot
+    from heddle.engine.requests.request import Request
     from heddle.extensions.metrics.table import Value
     from heddle.hosting.registry import Registry
-    from heddle.outputs import FinishReason, Usage
 
 
 @dataclass(slots=True)
-class Phases:
-    """Sums over the requests of one engine that have ended. An engine `Observer`.
+class Phases(Observer):
+    """Sums over the requests of one engine that have ended.
 
     Attributes:
         prompt_seconds: time of prefill.
@@ -41,19 +42,8 @@ class Phases:
     cached_tokens: int = 0
     most_tokens: int = 0
 
-    def on_submit(self) -> None:
-        """Do nothing: only the end of a request counts."""
-
-    def on_start(self, queue_seconds: float) -> None:
-        """Do nothing: only the end of a request counts."""
-
-    def on_first_token(self, seconds: float) -> None:
-        """Do nothing: only the end of a request counts."""
-
-    def on_token(self, seconds: float) -> None:
-        """Do nothing: only the end of a request counts."""
-
-    def on_finish(self, reason: FinishReason, usage: Usage) -> None:
+    def on_finish(self, request: Request) -> None:
+        usage = request.usage
         self.prompt_seconds += usage.prompt_seconds
         self.predicted_seconds += usage.completion_seconds
         self.cached_tokens += usage.cached_tokens

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_late
 from prometheus_client.registry import Collector
 
 from heddle.doors import extensions, refer
+from heddle.engine.observation.telemetry import Observer
 from heddle.extensions.metrics.families import family, totals
 from heddle.extensions.metrics.past_counters import PastCounters, added
 from heddle.extensions.metrics.settings import MetricsSettings
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from heddle.engine.streaming.streams import Backlog
     from heddle.extensions.metrics.table import Row, Value
     from heddle.hosting.registry import Registry
-    from heddle.outputs import FinishReason, Usage
 
 T = TypeVar("T")
 
@@ -75,15 +75,12 @@ class Metrics:
 
 
 @dataclass(frozen=True, slots=True)
-class Latencies:
-    """The histograms of one engine. An engine `Observer`."""
+class Latencies(Observer):
+    """The histograms of one engine."""
 
     queue: Histogram
     first_token: Histogram
     gap: Histogram
-
-    def on_submit(self) -> None:
-        """Do nothing: no latency is known yet."""
 
     def on_start(self, queue_seconds: float) -> None:
         self.queue.observe(queue_seconds)
@@ -93,9 +90,6 @@ class Latencies:
 
     def on_token(self, seconds: float) -> None:
         self.gap.observe(seconds)
-
-    def on_finish(self, reason: FinishReason, usage: Usage) -> None:
-        """Do nothing: the engine counts finished requests, and its snapshot has the totals."""
 
 
 class SnapshotCollector(Collector):

@@ -1,0 +1,117 @@
+"""Routes that show what engines do: events, the prefix tree, the limits of the machine."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response  # noqa: TC002  FastAPI reads annotations of routes
+
+from heddle.errors import (
+    AuthenticationError,
+    ForbiddenError,
+    ModelUnavailableError,
+    UnsupportedRouteError,
+)
+from heddle.extensions.sight.settings import SightSettings
+from heddle.extensions.sight.tree import described
+from heddle.extensions.sight.viewers import EventsOf, Viewer, Viewers
+from heddle.server.generate.api import Api
+from heddle.server.http.access import ADMIN, check_admin
+from heddle.server.http.edge import is_stopping
+from heddle.server.http.encoding import EVENTS, json_response
+
+if TYPE_CHECKING:
+    from heddle.engine.loop import EngineLoop
+    from heddle.extensions.sight.frames import Sight
+    from heddle.server.generate.dispatch import Dispatcher
+    from heddle.server.generate.service import Service
+
+_OFF: dict[int | str, dict[str, Any]] = {
+    501: {"description": "The server records nothing (`--no-sight`)."}
+}
+
+
+def _routes(service: Service, _dispatcher: Dispatcher) -> list[APIRouter]:
+    router = APIRouter()
+    viewers = Viewers(service.registry) if service.config.of(SightSettings).sight else None
+
+    def watching() -> Viewers:
+        if viewers is None:
+            raise UnsupportedRouteError(
+                "this server records no steps; start it without --no-sight", param="sight"
+            )
+        return viewers
+
+    def sight_of(model: str | None) -> Sight:
+        name = service.name_of(model)
+        service.probed(name)  # raises if it is not loaded
+        sight = watching().sights.get(name)
+        if sight is None:
+            raise ModelUnavailableError(f"{name} is not watched yet; try again", retry_after=1.0)
+        return sight
+
+    @router.get(
+        "/v1/engine/events",
+        responses={
+            **_OFF,
+            200: {"content": {EVENTS: {}}, "description": "Until the client leaves."},
+            429: {"description": "There are too many viewers."},
+        },
+    )
+    async def events(
+        request: Request,
+        model: str | None = None,
+        seconds: Annotated[
+            float | None, Query(gt=0, le=86_400, description="End after so many seconds.")
+        ] = None,
+    ) -> Response:
+        """Stream what engines do: steps, requests, rates, memory. It shows no prompts."""
+        shown, name = watching(), service.name_of(model) if model else ""
+        viewer = Viewer(name, admin=_is_admin(request))
+        shown.add(viewer, lambda: is_stopping(request.app))
+        return EventsOf(shown, viewer, seconds)
+
+    @router.get("/v1/prefix_cache/tree", responses=_OFF)
+    async def tree(
+        model: str | None = None,
+        most: Annotated[int, Query(ge=1, le=2000, description="Most nodes.")] = 500,
+    ) -> Response:
+        """Show the prefix tree of a model: sizes, ages and hits of runs of tokens."""
+        recorder = sight_of(model).recorder
+        page_bytes = recorder.engine.model.executor.memory.token_page_bytes
+
+        def walk(loop: EngineLoop) -> dict[str, Any]:
+            return described(loop.cache.prefixes.tree, page_bytes, most, recorder.used_at)
+
+        walked = recorder.engine.thread.call_later(walk)
+        return json_response(await asyncio.wrap_future(walked))
+
+    @router.post("/v1/engine/limits", dependencies=[ADMIN], responses=_OFF)
+    async def limits(model: str | None = None) -> Response:
+        """Measure the peak rates of the machine. The model's streams pause for some seconds."""
+        sight = sight_of(model)
+        executor = sight.recorder.engine.model.executor
+        measured = sight.recorder.engine.thread.call_later(lambda _: executor.measure_limits())
+        sight.limits = best = await asyncio.wrap_future(measured)
+        return json_response(
+            {
+                "peak_bytes_per_second": best.memory_rate,
+                "peak_operations_per_second": best.multiply_rate,
+            }
+        )
+
+    return [router]
+
+
+def _is_admin(request: Request) -> bool:
+    """Whether a request may use admin routes."""
+    try:
+        check_admin(request)
+    except (AuthenticationError, ForbiddenError):
+        return False
+    return True
+
+
+API = Api(_routes)
