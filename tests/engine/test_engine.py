@@ -7,7 +7,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from queue import SimpleQueue
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -15,7 +15,7 @@ from fake_executor import END, VOCABULARY, FakeExecutor, solo_output
 from fake_model import PIECES, FakeTokenizer, fake_model, text_of
 from heddle.config import EngineConfig
 from heddle.engine import Engine
-from heddle.engine.observation.telemetry import SlotSnapshot
+from heddle.engine.observation.telemetry import Observer, SlotSnapshot
 from heddle.engine.streaming.blocking import Collector
 from heddle.errors import (
     ContextLengthError,
@@ -26,6 +26,10 @@ from heddle.errors import (
 from heddle.outputs import Delta, FinishReason, Usage
 from heddle.sampling_params import SamplingParams
 from heddle.scheduler.sequence import SlotState
+
+if TYPE_CHECKING:
+    from heddle.engine.requests.request import Request
+    from heddle.step import StepPlan, StepResult
 
 
 def params(seed: int = 1, **fields: Any) -> SamplingParams:
@@ -484,11 +488,12 @@ def test_a_snapshot_shows_slots_queue_and_pages(start, executor: FakeExecutor) -
     assert last.finished[FinishReason.LENGTH] == 3
 
 
-class Recorder:
+class Recorder(Observer):
     """An observer that records every event."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
+        self.steps = 0
 
     def on_submit(self) -> None:
         self.calls.append(("submit",))
@@ -505,8 +510,14 @@ class Recorder:
         assert seconds > 0
         self.calls.append(("token",))
 
-    def on_finish(self, reason: FinishReason, usage: Usage) -> None:
-        self.calls.append(("finish", reason, usage))
+    def on_finish(self, request: Request) -> None:
+        assert request.end is not None
+        self.calls.append(("finish", *request.end))
+
+    def on_step(self, plan: StepPlan, result: StepResult, seconds: float) -> None:
+        assert seconds > 0
+        assert len(plan.chunks) == len(result.sampled)
+        self.steps += 1
 
 
 def test_a_snapshot_counts_steps_and_their_time(start, executor: FakeExecutor) -> None:
@@ -529,6 +540,7 @@ def test_observers_get_all_events_in_order(engine: Engine) -> None:
     finish = ("finish", FinishReason.LENGTH, Usage(5, 3))
     first = [("submit",), ("start",), ("first",)]
     assert recorder.calls == [*first, ("token",), ("token",), finish]
+    assert recorder.steps == 3
 
 
 def test_observers_hear_of_each_request_that_comes_during_a_step(

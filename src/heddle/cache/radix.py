@@ -26,7 +26,7 @@ all positions.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from itertools import count, islice
 from typing import TYPE_CHECKING
 
@@ -36,7 +36,7 @@ from heddle.cache.pages import NO_TICKET
 from heddle.state import PAGE_TOKENS, TokenArray, pages_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from heddle.cache.pages import PagePool, RevocablePool
     from heddle.step import WindowPages
@@ -516,21 +516,22 @@ class RadixTree:
                 pending.append(child)
 
     def newest(self, most: int) -> list[Node]:
-        """At most `most` nodes and roots, parents first, the most recently used first.
+        """At most `most` nodes and roots, parents first: those in use, then the newest.
 
         Of a node with more children, it looks at the oldest `most`.
         """
         found: list[Node] = []
+        heap: list[tuple[bool, int, int, Node]] = []
         order = count()
-        heap: list[tuple[int, int, Node]] = [
-            (-one.last_used, next(order), one) for one in islice(self._roots.values(), most)
-        ]
-        heapify(heap)
+
+        def look_at(nodes: Iterable[Node]) -> None:
+            for node in islice(nodes, most):
+                heappush(heap, (not node.locks, -node.last_used, next(order), node))
+
+        look_at(self._roots.values())
         while heap and len(found) < most:
-            node = heappop(heap)[2]
-            found.append(node)
-            for child in islice(node.children.values(), most):
-                heappush(heap, (-child.last_used, next(order), child))
+            found.append(heappop(heap)[-1])
+            look_at(found[-1].children.values())
         return found
 
     def _remove(self, leaf: Node) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated, Any
+import math
+from typing import TYPE_CHECKING, Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Request
 from starlette.responses import Response  # noqa: TC002  FastAPI reads annotations of routes
 
 from heddle.errors import (
     AuthenticationError,
     ForbiddenError,
+    InvalidRequestError,
     ModelUnavailableError,
     UnsupportedRouteError,
 )
@@ -63,27 +65,30 @@ def _routes(service: Service, _dispatcher: Dispatcher) -> list[APIRouter]:
     async def events(
         request: Request,
         model: str | None = None,
-        seconds: Annotated[
-            float | None, Query(gt=0, le=86_400, description="End after so many seconds.")
-        ] = None,
+        seconds: str = "",
     ) -> Response:
-        """Stream what engines do: steps, requests, rates, memory. It shows no prompts."""
+        """Stream what engines do: steps, requests, rates, memory. It shows no prompts.
+
+        With `seconds`, the stream ends after so many seconds.
+        """
         shown, name = watching(), service.name_of(model) if model else ""
+        lasts = _number("seconds", seconds, 0.001, 86_400.0) if seconds else None
         viewer = Viewer(name, admin=_is_admin(request))
         shown.add(viewer, lambda: is_stopping(request.app))
-        return EventsOf(shown, viewer, seconds)
+        return EventsOf(shown, viewer, lasts)
 
     @router.get("/v1/prefix_cache/tree", responses=_OFF)
-    async def tree(
-        model: str | None = None,
-        most: Annotated[int, Query(ge=1, le=2000, description="Most nodes.")] = 500,
-    ) -> Response:
-        """Show the prefix tree of a model: sizes, ages and hits of runs of tokens."""
+    async def tree(model: str | None = None, most: str = "500") -> Response:
+        """Show the prefix tree of a model: sizes, ages and hits of runs of tokens.
+
+        It has at most `most` runs, the most recently used.
+        """
+        limit = int(_number("most", most, 1, 2000))
         recorder = sight_of(model).recorder
         page_bytes = recorder.engine.model.executor.memory.token_page_bytes
 
         def walk(loop: EngineLoop) -> dict[str, Any]:
-            return described(loop.cache.prefixes.tree, page_bytes, most, recorder.used_at)
+            return described(loop.cache.prefixes.tree, page_bytes, limit, recorder.used_at)
 
         walked = recorder.engine.thread.call_later(walk)
         return json_response(await asyncio.wrap_future(walked))
@@ -103,6 +108,23 @@ def _routes(service: Service, _dispatcher: Dispatcher) -> list[APIRouter]:
         )
 
     return [router]
+
+
+def _number(name: str, text: str, least: float, most: float) -> float:
+    """The number of a query parameter.
+
+    Raises:
+        InvalidRequestError: it is none, or out of range.
+    """
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not least <= number <= most:
+        raise InvalidRequestError(
+            f"{name} must be a number from {least:g} to {most:g}, got {text[:50]!r}", param=name
+        )
+    return number
 
 
 def _is_admin(request: Request) -> bool:

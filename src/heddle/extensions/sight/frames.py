@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import resource
 import secrets
 from collections import Counter, deque
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from heddle.extensions.sight.recorder import MOST_ENDED, MOST_STEPS
@@ -21,6 +23,7 @@ KEPT_SECONDS = 60.0
 _RATE_SECONDS = 5.0
 _MOST_CLIENTS = 20
 _SHARES = (0.5, 0.9, 0.99)
+_STATM = Path("/proc/self/statm")
 _SALT = secrets.token_bytes(16)
 
 
@@ -95,6 +98,7 @@ class Sight:
                 "cache_bytes": cache.capacity_bytes,
                 "disk_bytes": None if cache.disk is None else cache.disk.bytes,
             },
+            "process_bytes": _resident_bytes(),
             "limits": self._limits(now),
         }
 
@@ -185,6 +189,13 @@ def _milliseconds(seconds: tuple[float, ...] | None) -> dict[str, float] | None:
         return None
     names = (f"p{100 * share:g}" for share in _SHARES)
     return {name: round(1e3 * one, 2) for name, one in zip(names, seconds, strict=True)}
+
+
+def _resident_bytes() -> int | None:
+    """The memory of this process; None if the system does not report it."""
+    if not _STATM.exists():
+        return None
+    return int(_STATM.read_text().split()[1]) * resource.getpagesize()
 
 
 def _taken(queue: deque[Any]) -> list[Any]:

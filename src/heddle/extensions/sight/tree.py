@@ -60,7 +60,7 @@ def described(
             "start": run.first.start,
             "tokens": run.tokens,
             "bytes": run.pages * page_bytes,
-            "age": round(max(0.0, now - used_at(run.first.last_used)), 1),
+            "age": 0.0 if run.first.locks else round(now - used_at(run.first.last_used), 1),
             "hits": run.hits if run.parent is not None else 0,
             "in_use": run.first.locks > 0,
         }

@@ -1,0 +1,161 @@
+"""`GET /v1/engine/events`: what viewers see of steps, requests and rates."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import httpx
+
+from heddle.extensions.sight import viewers
+from heddle.extensions.sight.frames import Sight
+from heddle.extensions.sight.recorder import Row, Step
+from heddle.extensions.sight.viewers import Viewer
+from patience import PATIENCE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+    import pytest
+
+    from fake_server import Running
+
+BODY = {"prompt": "hello there", "max_tokens": 5, "ignore_eos": True}
+
+
+def seen(server: Running, query: str = "", key: str = "") -> Generator[tuple[str, Any], None, None]:
+    """The events of a viewer, by name."""
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    url = f"{server.url}/v1/engine/events{query}"
+    with httpx.stream("GET", url, timeout=PATIENCE, headers=headers) as answer:
+        assert answer.status_code == 200
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        name = ""
+        for line in answer.iter_lines():
+            if line.startswith("event: "):
+                name = line.removeprefix("event: ")
+            elif line.startswith("data: "):
+                yield name, json.loads(line.removeprefix("data: "))
+
+
+def first(server: Running, wanted: str, **options: Any) -> Any:
+    return next(data for name, data in seen(server, **options) if name == wanted)
+
+
+def test_a_viewer_sees_the_last_minute_at_once(serve: Callable[..., Running]) -> None:
+    server = serve(slots=3)
+    server.post("/v1/completions", BODY)
+    events = seen(server)
+    name, hello = next(events)
+    assert (name, hello["admin"]) == ("hello", True)
+    model = hello["models"][0]
+    assert (model["slots"], model["context"], model["pages"]) == (3, 512, 64)
+    _, steps = next(events)
+    assert steps["model"] == model["name"]
+    (prompt, *decodes) = steps["steps"]
+    number, ended, ms, rows = prompt
+    assert (number, rows) == (0, [[0, 0, 0, 0, 11, 0, 0]])
+    assert [step[3][0][:6] for step in decodes] == [[0, 0, 1, 11 + i, 1, 0] for i in range(4)]
+    assert ended <= hello["now"] and ms >= 0
+    _, requests = next(events)
+    (request,) = requests["requests"]
+    assert (request["state"], request["finish"], request["slot"]) == ("done", "length", None)
+    assert (request["prompt_tokens"], request["output_tokens"]) == (11, 5)
+    times = [request[name] for name in ("submitted", "started", "first_token", "ended")]
+    assert times == sorted(times)
+    assert request["client"] == "127.0.0.1"
+    _, state = next(events)
+    assert (state["running"], state["waiting"], state["queue"]) == (0, 0, [])
+    assert state["ttft_ms"]["p50"] > 0 and state["itl_ms"]["p99"] > 0
+    assert state["limits"]["bytes_per_second"] > 0
+    assert state["limits"]["peak_bytes_per_second"] is None
+    assert state["memory"]["cache_bytes"] == state["capacity_bytes"]
+    events.close()
+
+
+def test_a_viewer_sees_requests_wait_and_run(serve: Callable[..., Running]) -> None:
+    server = serve(slots=1)
+    server.executor.before_step = lambda step: server.executor.gate.clear() if step == 2 else None
+    states: dict[int, list[str]] = {}
+    with server.stream("/v1/completions", BODY | {"n": 2, "stream": True}):
+        server.until(lambda: server.executor.steps >= 3)
+        for name, data in seen(server):
+            if name == "state":
+                assert data["queue"] in ([["127.0.0.1", 1]], [])
+            for one in data["requests"] if name == "requests" else ():
+                states.setdefault(one["id"], []).append(one["state"])
+                if one["state"] == "decode":
+                    server.executor.gate.set()
+            if sum("done" in all_ for all_ in states.values()) == 2:
+                break
+    assert states[0][0] == "decode"
+    assert states[1][0] == "waiting"
+    assert [all_.count("done") for all_ in states.values()] == [1, 1]
+
+
+def test_only_admins_see_who_asks(serve: Callable[..., Running]) -> None:
+    server = serve(api_key=("sk-1",), admin_key=("sk-boss",))
+    key = {"authorization": "Bearer sk-1", "x-request-id": "mine"}
+    server.post("/v1/completions", BODY, headers=key)
+    shown = {one: first(server, "requests", key=one)["requests"][0] for one in ("sk-1", "sk-boss")}
+    assert shown["sk-boss"]["label"] == "mine"
+    assert shown["sk-1"]["label"] == ""
+    assert shown["sk-1"]["client"].startswith("client ")
+    assert shown["sk-boss"]["client"] != shown["sk-1"]["client"]
+    assert first(server, "hello", key="sk-1")["admin"] is False
+    assert server.get("/v1/engine/events").status_code == 401
+
+
+def test_a_viewer_may_look_at_one_model_for_some_time(serve: Callable[..., Running]) -> None:
+    server = serve()
+    name = server.engine.model.info.id
+    names = [data.get("model") for kind, data in seen(server, f"?model={name}&seconds=0.01")]
+    assert set(names[1:]) <= {name}
+    assert server.get("/v1/engine/events?model=none").status_code == 404
+    assert server.get("/v1/engine/events?seconds=x").status_code == 400
+
+
+def test_too_many_viewers_are_refused(serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(viewers, "MOST_VIEWERS", 1)
+    server = serve()
+    events = seen(server)
+    next(events)
+    refused = server.get("/v1/engine/events")
+    assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+    events.close()  # its place is free when the server sees it
+    server.until(lambda: server.get("/v1/engine/events?seconds=0.01").status_code == 200)
+
+
+def test_viewers_do_not_keep_a_server_from_stopping(serve: Callable[..., Running]) -> None:
+    server = serve()
+    events = seen(server)
+    next(events)
+    server.server.should_exit = True
+    assert "state" in {name for name, _ in events}  # until its end
+    server.thread.join(PATIENCE)
+    assert not server.thread.is_alive()
+
+
+def test_a_server_without_sight_says_so(serve: Callable[..., Running]) -> None:
+    server = serve(sight=False)
+    for path in ("/v1/engine/events", "/v1/prefix_cache/tree"):
+        refused = server.get(path)
+        assert refused.status_code == 501
+        assert "--no-sight" in refused.json()["error"]["message"]
+
+
+def test_a_viewer_that_reads_slowly_is_told_what_it_lost(engine) -> None:
+    viewer, sight = Viewer("", admin=False), Sight("m", recorder=None)  # type: ignore[arg-type]
+    steps = [Step(n, 1.0, 0.001, (Row(0, 0, 1, n, 1, 0, 0),)) for n in range(3)]
+    while not viewer.frames.full():
+        viewer.show(sight, [], b"x")
+    viewer.show(sight, steps, b"")
+    viewer.show(sight, steps[:2], b"")
+    while not viewer.frames.empty():
+        viewer.frames.get_nowait()
+    viewer.show(sight, [], b"")
+    frame = viewer.frames.get_nowait()
+    assert frame is not None and b'"lost":5' in frame
+    viewer.show(sight, [], b"")
+    assert viewer.frames.empty()
+    assert Viewer("other", admin=False).show(sight, steps, b"x") is None
