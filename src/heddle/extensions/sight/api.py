@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from heddle.server.generate.dispatch import Dispatcher
     from heddle.server.generate.service import Service
 
+_WRONG: dict[int | str, dict[str, Any]] = {400: {"description": "A parameter is no number."}}
 _OFF: dict[int | str, dict[str, Any]] = {
     501: {"description": "The server records nothing (`--no-sight`)."}
 }
@@ -58,6 +59,7 @@ def _routes(service: Service, _dispatcher: Dispatcher) -> list[APIRouter]:
         "/v1/engine/events",
         responses={
             **_OFF,
+            **_WRONG,
             200: {"content": {EVENTS: {}}, "description": "Until the client leaves."},
             429: {"description": "There are too many viewers."},
         },
@@ -77,7 +79,7 @@ def _routes(service: Service, _dispatcher: Dispatcher) -> list[APIRouter]:
         shown.add(viewer, lambda: is_stopping(request.app))
         return EventsOf(shown, viewer, lasts)
 
-    @router.get("/v1/prefix_cache/tree", responses=_OFF)
+    @router.get("/v1/prefix_cache/tree", responses=_OFF | _WRONG)
     async def tree(model: str | None = None, most: str = "500") -> Response:
         """Show the prefix tree of a model: sizes, ages and hits of runs of tokens.
 
