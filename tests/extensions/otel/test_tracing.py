@@ -12,6 +12,7 @@ import pytest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
 from opentelemetry.trace import SpanKind, StatusCode
 
 from heddle.errors import ConfigError
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
 
     from fake_server import Running
 
+CONVENTIONS = {
+    value for name, value in vars(gen_ai_attributes).items() if name.startswith("GEN_AI_")
+}
+"""Names of the conventions in the version that is installed."""
 URL = "http://127.0.0.1:1"
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
@@ -92,6 +97,9 @@ def test_a_request_and_its_phases(
         "url.path": "/v1/completions",
     }
     assert {name: found.get(name) for name in expected} == expected
+    assert ("gen_ai.response.time_to_first_chunk" in found) == stream
+    own = {name for name in found if name.startswith("gen_ai.")} - CONVENTIONS  # vLLM's names
+    assert {name for name in own if not name.startswith("gen_ai.latency.")} == {"gen_ai.request.id"}
     assert "error.type" not in found
     assert [phase.name for phase in phases] == ["queue", "prefill", "decode"]
     times = [(phase.start_time or 0, phase.end_time or 0) for phase in phases]

@@ -177,6 +177,7 @@ def attributes_of(record: RequestRecord, operation: str) -> dict[str, Any]:
         found["gen_ai.response.finish_reasons"] = [one.value for one in record.finishes] or None
     if record.usages:
         phases = record.phases
+        first = phases["queue"] + phases["prefill"]
         found |= {
             "gen_ai.usage.input_tokens": record.prompt_tokens,
             "gen_ai.usage.cache_read.input_tokens": record.cached_tokens,
@@ -184,7 +185,8 @@ def attributes_of(record: RequestRecord, operation: str) -> dict[str, Any]:
             "gen_ai.latency.time_in_queue": phases["queue"],
             "gen_ai.latency.time_in_model_prefill": phases["prefill"],
             "gen_ai.latency.time_in_model_decode": phases["decode"],
-            "gen_ai.latency.time_to_first_token": phases["queue"] + phases["prefill"],
+            "gen_ai.latency.time_to_first_token": first,
+            "gen_ai.response.time_to_first_chunk": first if record.stream else None,
             "gen_ai.latency.e2e": record.seconds,
         }
     return {name: value for name, value in found.items() if value is not None}
