@@ -9,6 +9,7 @@ import pytest
 
 from fake_loads import burn, until
 from heddle.config import EngineConfig
+from heddle.engine import Engine
 from heddle.engine.streaming.blocking import Collector
 from heddle.errors import (
     EngineClosedError,
@@ -25,7 +26,6 @@ from resumes import MIXED, End, fail_at, params, submit_all
 
 if TYPE_CHECKING:
     from fake_executor import FakeExecutor
-    from heddle.engine import Engine
     from heddle.hosting.registry import Registry
 
 SLOTS = EngineConfig(slots=3, batch_tokens=64, speculation="off")
@@ -99,6 +99,30 @@ def test_requests_that_wait_for_a_load_go_on_in_a_copy(make, loads, expected) ->
     registry.load("one", name="b")
     registry.unload("a", move=True)
     assert results_of(ends) == expected
+
+
+def test_requests_move_to_a_copy_that_is_just_loaded_again(
+    make, loads, expected, monkeypatch
+) -> None:
+    registry = make()
+    running = Running(registry.load("one", name="a"), 3)
+    copy, go_on = registry.load("one", name="b"), Engine.go_on
+    others: list[Running] = []
+
+    def go_on_late(engine: Engine, *arguments: Any) -> None:
+        if not others:
+            others.append(Running(copy, 3))
+            loads.gate.clear()
+            registry.begin_reload("b", SLOTS)
+            until(lambda: copy.closed)
+            others[0].go.set()
+        go_on(engine, *arguments)
+        loads.gate.set()
+
+    monkeypatch.setattr(Engine, "go_on", go_on_late)
+    running.go.set()
+    registry.unload("a", move=True)
+    assert results_of(running.ends) == results_of(others[0].ends) == expected
 
 
 @pytest.mark.parametrize("other", ["none", "another model", "another page format", "a shorter one"])

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from fake_loads import Loads, until
 from heddle.embedding import EmbeddingParams
+from heddle.engine import Engine
 from heddle.engine.streaming.blocking import Collector
 from heddle.errors import (
     DeadlineError,
@@ -153,3 +154,92 @@ def test_without_tries_requests_end_at_once(make: Make, loads: Loads) -> None:
     with pytest.raises(ModelPoisonedError):
         engine.complete("hello", params())
     until(lambda: registry.status()[0].state is ModelState.POISONED)
+
+
+def fail_device(engine: Engine) -> None:
+    """Let the device of an engine fail while it has no requests, and wait until it has ended."""
+    engine.thread._loop._note_device_problem("it burns")
+    until(lambda: not engine.thread._thread.is_alive())
+
+
+@pytest.mark.parametrize("when", ["before its publication", "after it"])
+def test_requests_outlive_an_engine_that_fails_before_it_has_them(
+    make: Make, loads: Loads, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    expected = [end.result() for end in submit_all(make().load("one"))]
+    registry = make()
+    engine = registry.load("one")
+    fail_at(loads, 3)
+    ends = submit_all(engine)
+    failing = iter([fail_device])
+    if when == "after it":
+        go_on = Engine.go_on
+
+        def go_on_late(engine: Engine, *arguments: Any) -> None:
+            next(failing, id)(engine)
+            go_on(engine, *arguments)
+
+        monkeypatch.setattr(Engine, "go_on", go_on_late)
+    else:
+        until(lambda: bool(Timer.made))
+        failing = iter([id, fail_device])  # an observer sees the engine that has failed first
+        registry.on_loaded(lambda _, engine: next(failing, id)(engine))
+    load_again(loads)
+    load_again(loads)
+    assert [end.result() for end in ends] == expected
+
+
+def test_new_requests_come_after_those_that_wait_for_a_load(
+    make: Make, loads: Loads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry = make()
+    engine, go_on, seen = registry.load("one"), Engine.go_on, []
+
+    def look(engine: Engine, *arguments: Any) -> None:
+        seen.append(registry.status()[0].state)
+        go_on(engine, *arguments)
+
+    monkeypatch.setattr(Engine, "go_on", look)
+    fail_at(loads, 3)
+    ends = submit_all(engine)
+    load_again(loads)
+    assert all(end.result() for end in ends)
+    assert seen == [ModelState.LOADING]
+
+
+def test_requests_of_a_failing_engine_wait_for_a_load_that_a_caller_begins(
+    make: Make, loads: Loads
+) -> None:
+    expected = [end.result() for end in submit_all(make().load("one"))]
+    registry = make()
+    engine = registry.load("one")
+    loop = engine.thread._loop
+    rescue = loop.rescue
+
+    def rescue_late(left: Any) -> bool:
+        registry.begin_load("one")
+        return rescue(left)
+
+    loop.rescue = rescue_late
+    fail_at(loads, 3)
+    assert [end.result() for end in submit_all(engine)] == expected
+
+
+def test_a_failed_step_counts_once_however_many_engines_end_before_it_goes_on(
+    make: Make, loads: Loads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry = make(resume_tries=1)
+    engine = registry.load("one")
+    go_on, failing = Engine.go_on, iter([fail_device, fail_device])
+
+    def go_on_late(engine: Engine, *arguments: Any) -> None:
+        next(failing, id)(engine)
+        go_on(engine, *arguments)
+
+    monkeypatch.setattr(Engine, "go_on", go_on_late)
+    fail_at(loads, 0)
+    end = End()
+    engine.submit("hello", params(), end)
+    for _ in range(3):
+        load_again(loads)
+    assert end.wait().error is None

@@ -372,9 +372,10 @@ class Engine(Closing):
     def when_ended(self, call: Callable[[], None]) -> None:
         """Call `call` once, in the engine thread, when it has ended and freed the model.
 
-        `call` must not refer to this engine: see `EngineThread`.
+        If it has ended already, call it now. `call` must not refer to this engine: see
+        `EngineThread`.
         """
-        self.thread.when_ended = call
+        self.thread.when_ended(call)
 
     def leave_requests_to(self, rescue: Callable[[Interrupted], bool]) -> None:
         """If the engine fails, call `rescue` with its requests instead of ending them.
@@ -396,16 +397,17 @@ class Engine(Closing):
         """Go on with the requests of another engine: compute their tokens again, continue streams.
 
         Requests end if more than `tries` failed steps have computed them, or if this engine has
-        another model or computes other bits.
+        another model or computes other bits. If this engine has ended, they are left as its own.
         """
         why = "the files of the model or the format of its pages have changed"
         try:
             if interrupted.fits(self.model):
                 self.thread.go_on(interrupted, tries, partial(next, self._ids))
         except (EngineClosedError, ModelPoisonedError) as ended:
+            if self.thread.rescues(interrupted):
+                return
             why = ended.message
-        finally:
-            interrupted.give_up(why)  # those that are left
+        interrupted.give_up(why)  # those that are left
 
     def check_going_on(self, interrupted: Interrupted) -> None:
         """Check that all requests of another engine can go on here.

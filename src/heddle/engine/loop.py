@@ -552,6 +552,10 @@ class EngineLoop:
         failure = EngineFailedError(f"the request failed: {poison.reason}") if poison else error
         left = Interrupted.of(self.model, self.delivery, self._failed, failure, error)
         interrupts = poison is not None or self.gate.leaves
-        rescue = self.rescue if interrupts else None
-        if rescue is None or not left.count or not rescue(left):
+        if not (interrupts and left.count and self.rescues(left)):
             left.give_up()
+
+    def rescues(self, left: Interrupted) -> bool:
+        """Leave requests to `rescue`. Returns whether it has taken them."""
+        rescue = self.rescue
+        return rescue is not None and rescue(left)

@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from _thread import start_new_thread
+from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakSet
@@ -22,7 +23,6 @@ from heddle.thread_priority import lower_priority
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from concurrent.futures import Future
 
     from heddle.cache.cache import PrefixCacheStats
     from heddle.config import EngineConfig
@@ -57,7 +57,7 @@ class EngineThread:
         go_on: queues the requests of an engine that has failed; see `Admission.go_on`.
         check_length: raises ContextLengthError if a prompt is too long; see `Room.check_length`.
         longest: most tokens of a request, prompt and output.
-        when_ended: called by this thread when it has freed the model, for whatever reason it ends.
+        rescues: leaves requests to another engine, as those of this one; see `EngineLoop.rescues`.
     """
 
     def __init__(
@@ -71,10 +71,10 @@ class EngineThread:
         self.observe = loop.delivery.observe
         self.accept, self.go_on = loop.admission.accept, loop.admission.go_on
         self.check_length, self.longest = loop.scheduler.check_length, loop.scheduler.longest
-        self.when_ended: Callable[[], None] | None = None
+        self.rescues = loop.rescues
         # A daemon thread, so that a program can end without closing its engine.
         self._thread = threading.Thread(target=self._run, name="heddle-engine", daemon=True)
-        self._over = threading.Event()  # the engine has ended, or its thread was left behind
+        self._over = Future[None]()  # done: the engine has ended, or its thread was left behind
         self._watchdog = Watchdog(
             loop.heartbeat, self._thread, model.info.id, config.watchdog, report=self._give_up_step
         )
@@ -88,12 +88,11 @@ class EngineThread:
             self._loop.run(self._watchdog.stop)
         finally:
             if not self._loop.heartbeat.left_behind:
-                self._end()
+                self._over.set_result(None)
 
-    def _end(self) -> None:
-        self._over.set()
-        if self.when_ended is not None:
-            self.when_ended()
+    def when_ended(self, call: Callable[[], None]) -> None:
+        """Call `call` when the engine has freed the model, for whatever reason it ends."""
+        self._over.add_done_callback(lambda _: call())
 
     def _give_up_step(self, beat: Beat, seconds: float, lost: bool) -> None:
         """Give up a step that hangs; see `EngineLoop.give_up_step`.
@@ -106,11 +105,11 @@ class EngineThread:
         elif self._loop.give_up_step(beat, seconds, lost=lost):
             _left_behind[:] = [self._thread]
             self._watchdog.stop()
-            self._end()
+            self._over.set_result(None)
 
     def _wait(self) -> None:
         """Wait until the engine has ended."""
-        self._over.wait()
+        self._over.result()
         if not self._loop.heartbeat.left_behind:
             self._thread.join()
 

@@ -41,14 +41,14 @@ class Entry:
         found: it was found in `models_dir`.
         keep_alive: seconds without a request after which it is unloaded; 0: never.
         state: see the docstring of `hosting/registry.py`.
-        engine: while it is loaded or unloading.
+        engine: while it is loaded or unloading, and at the end of its load.
         load: the load in progress, or the last one.
         progress: of the load in progress.
         reason: why the last load failed.
         loaded_at, used_at: when it was loaded, and when a request last named it, in seconds of
             `time.monotonic`.
         recoveries: loads after poison since the model last ran for STEADY seconds.
-        interrupted: requests of its former engine that wait for the next load.
+        interrupted: requests of former engines that wait for the next load.
         former: settings to go back to if the load in progress, with others, fails; None: it then
             stays failed.
     """
@@ -67,19 +67,19 @@ class Entry:
     loaded_at: float = 0.0
     used_at: float = 0.0
     recoveries: int = 0
-    interrupted: Interrupted | None = None
+    interrupted: list[Interrupted] = field(default_factory=list)
     former: EngineConfig | None = None
 
-    def take_interrupted(self) -> Interrupted | None:
+    def take_interrupted(self) -> list[Interrupted]:
         """The requests that wait for a load. The caller lets them go on or gives them up."""
-        interrupted, self.interrupted = self.interrupted, None
+        interrupted, self.interrupted = self.interrupted, []
         return interrupted
 
     @property
     def in_flight(self) -> int:
         """Requests that run or wait."""
-        engine, interrupted = self.engine, self.interrupted  # another thread may change them
-        count = 0 if interrupted is None else interrupted.count
+        engine = self.engine  # another thread may change it
+        count = sum(one.count for one in self.interrupted)
         if engine is None:
             return count
         now = engine.snapshot()
@@ -203,11 +203,11 @@ class Entries:
 
     @property
     def loaded(self) -> dict[str, Engine]:
-        """Engines of the loaded models by name."""
+        """Engines of the loaded models by name, those at the end of their load included."""
         return {
             name: entry.engine
             for name, entry in self.by_name.items()
-            if entry.state is ModelState.LOADED and entry.engine is not None
+            if entry.state is not ModelState.UNLOADING and entry.engine is not None
         }
 
     def named(self, name: str) -> Entry:
@@ -270,8 +270,8 @@ class Entries:
         """End the requests of a model that wait for a load, without the lock."""
         with self.lock:
             interrupted = entry.take_interrupted()
-        if interrupted is not None:
-            interrupted.give_up(why)
+        for one in interrupted:
+            one.give_up(why)
 
     def insert(self, entry: Entry) -> None:
         """Make a model known. The first one is the default."""

@@ -178,37 +178,42 @@ class Loads:
         """
         shown = 0
         try:
-            if entry.former is not None and entry.interrupted is not None:
-                engine.check_going_on(entry.interrupted)
+            if entry.former is not None:
+                for interrupted in entry.interrupted:
+                    engine.check_going_on(interrupted)
             with self._entries.lock:
                 self._entries.rename(entry, engine.model.info.id)
-            while not self._is_published(entry, engine, shown):
+            while (waiting := self._place(entry, engine, shown)) is None:
                 for call in self.observers[shown:]:
                     call(entry.name, engine)
                     shown += 1
         except BaseException:
             engine.close()
             raise
-        with self._entries.lock:
-            interrupted = entry.take_interrupted()
-        if interrupted is not None:
+        engine.when_ended(self._recovery(entry))
+        for interrupted in waiting:  # before any new request
             engine.go_on(interrupted, self._config.resume_tries)
+        with self._entries.lock:
+            if entry.engine is engine:  # it has not failed since, so that another load has begun
+                entry.state = ModelState.LOADED
+                self._keeper.look()
         return engine
 
-    def _is_published(self, entry: Entry, engine: Engine, shown: int) -> bool:
-        """Make the model loaded, unless an observer has come after the first `shown` ones."""
+    def _place(self, entry: Entry, engine: Engine, shown: int) -> list[Interrupted] | None:
+        """Put the engine in its place. Returns the requests that wait for it.
+
+        Returns None and does nothing if an observer has come after the first `shown` ones.
+        """
         with self._entries.lock:
             if self._entries.closed:
                 raise EngineClosedError("the registry was closed during the load")
             if shown < len(self.observers):
-                return False
-            entry.engine, entry.state, entry.former = engine, ModelState.LOADED, None
-            engine.when_ended(self._recovery(entry))
+                return None
             if self._config.resume_tries and self._config.auto_recover:
                 engine.leave_requests_to(self._rescue(entry))
+            entry.engine, entry.former = engine, None
             entry.loaded_at = entry.used_at = time.monotonic()
-            self._keeper.look()
-            return True
+            return entry.take_interrupted()
 
     # --- recover ---------------------------------------------------------------------------------
 
@@ -235,10 +240,10 @@ class Loads:
     def _keep(self, entry: Entry, interrupted: Interrupted) -> bool:
         """Keep the requests of a model for its next load, if it will be loaded again."""
         with self._entries.lock:
-            reloads = entry.former is not None and not self._entries.closed
-            if not (reloads or self._recovers(entry)):
+            loads = entry.state is ModelState.LOADING and entry.engine is None
+            if self._entries.closed or not (loads or self._recovers(entry)):
                 return False
-            entry.interrupted = interrupted
+            entry.interrupted.append(interrupted)
         _log.warning("%d requests wait until %s is loaded again", interrupted.count, entry.name)
         return True
 
@@ -266,8 +271,8 @@ class Loads:
         return self._may_recover(entry) and entry.recoveries < self._config.auto_recover
 
     def _may_recover(self, entry: Entry) -> bool:
-        poisoned = entry.poison is not None and entry.state is ModelState.LOADED
-        return poisoned and not self._entries.closed
+        unloads = entry.state is ModelState.UNLOADING
+        return entry.poison is not None and not unloads and not self._entries.closed
 
 
 def _forget_objects(error: BaseException) -> None:

@@ -51,9 +51,10 @@ class Unloads:
                 raise ModelNotFoundError(f"model {name!r} is not loaded", param="model")
             copy = entries.copy_of(entry) if move else None
             entry.state = ModelState.UNLOADING
-            interrupted = entry.take_interrupted() if copy else None
-        if copy is not None and interrupted is not None:
-            copy.go_on(interrupted, self._tries)
+            waiting = entry.take_interrupted() if copy else []
+        if copy is not None:
+            for interrupted in waiting:
+                copy.go_on(interrupted, self._tries)
         entries.end_interrupted(entry, "the model was unloaded")
         if entry.engine is not None:
             if copy is not None:

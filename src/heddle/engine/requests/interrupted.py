@@ -50,6 +50,8 @@ class Interrupted:
 
         `failure` is for those of the failed step, and `refusal` for all others, if they must end.
         """
+        for request in delivery.requests.values():
+            request.failed_steps += request.sequence.id in failed
         return cls(failed, delivery, _bits_of(model), failure, refusal)
 
     @property
@@ -74,8 +76,6 @@ class Interrupted:
         more than `tries` failed steps have computed.
         """
         for request in list(self._delivery.requests.values()):
-            if request.sequence.id in self.failed:
-                request.failed_steps += 1
             if request.sequence.driven:
                 self._end(request, "the caller of a driven sequence knows this engine only")
             elif request.failed_steps > tries:
