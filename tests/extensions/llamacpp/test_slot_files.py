@@ -10,6 +10,7 @@ import pytest
 
 from cache_integrity import check_cache
 from fake_executor import FakeExecutor, solo_output
+from fake_loads import burn
 from fake_model import FakeTokenizer, fake_model
 from heddle.cache.disk_pages import DiskPages
 from heddle.config import EngineConfig
@@ -390,6 +391,21 @@ def test_a_failed_engine_refuses_waiting_calls(start: Start) -> None:
     engine.thread._thread.join(PATIENCE)
     with pytest.raises(ModelPoisonedError):
         futures[0].result(0)
+
+
+def test_a_restore_goes_on_in_the_next_engine(start: Start, file: Path) -> None:
+    executor = FakeExecutor(before_step=burn)
+    failing, again = start(executor), start()
+    failing.leave_requests_to(lambda left: again.go_on(left, 2) is None)
+    assert restore_slot(failing, 3, file) == (SAVED, file.stat().st_size)
+    assert found(again) == len(PROMPT) - 1
+    assert save_slot(again, 3, file)[0] == SAVED
+
+
+def test_a_restore_ends_with_the_error_of_its_step(start: Start, file: Path) -> None:
+    with pytest.raises(EngineFailedError, match="the step burns") as failed:
+        restore_slot(start(FakeExecutor(before_step=burn)), 0, file)
+    assert not isinstance(failed.value, ModelPoisonedError)
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,18 @@ The engine thread copies a few pages between two steps, and the caller's thread 
 from __future__ import annotations
 
 import re
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 from heddle.disk.directory import private_directory
 from heddle.disk.page_file import PageFileError, Prefix, scope_of
 from heddle.disk.tier import DiskTier
-from heddle.errors import InvalidRequestError, SlotFileError
+from heddle.errors import (
+    EngineClosedError,
+    InvalidRequestError,
+    ModelPoisonedError,
+    SlotFileError,
+)
 from heddle.extensions.llamacpp.slot_file import SlotFile
 from heddle.folders import user_path
 from heddle.loading.fingerprint import pages_fingerprint
@@ -126,12 +131,18 @@ def restore_slot(engine: Engine, slot: int, path: Path, salt: str | None = None)
         tier = _tier(model, file, engine.thread.wake)
         stack.callback(tier.close)
         engine.thread.call(lambda loop: loop.cache.disk.lend(tier))
-        stack.callback(engine.thread.call, lambda loop: loop.cache.disk.take_back(tier))
+        stack.callback(_take_back, engine, tier)
         if tokens:
             engine.complete(tokens, SamplingParams(max_tokens=0, cache_salt=salt, id_slot=slot))
     if tier.stats().errors:
         raise _refusal(path, "a page is damaged; its tokens were computed")
     return len(tokens), size
+
+
+def _take_back(engine: Engine, tier: DiskTier) -> None:
+    # An engine that has ended uses no pages. Perhaps another one has gone on with the request.
+    with suppress(EngineClosedError, ModelPoisonedError):
+        engine.thread.call(lambda loop: loop.cache.disk.take_back(tier))
 
 
 def erase_slot(engine: Engine, slot: int, salt: str | None = None) -> int:
