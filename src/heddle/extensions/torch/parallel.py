@@ -17,7 +17,7 @@ from heddle.executors.graph.forward import record
 from heddle.executors.memory_plan import Room, plan_memory
 from heddle.executors.serving import kept_kinds, load_of, served_config, served_shape
 from heddle.extensions.processes.children.places import place
-from heddle.extensions.processes.children.versions import content_digest, files_digest
+from heddle.extensions.processes.children.versions import files_digest
 from heddle.extensions.processes.sent_config import SentConfig
 from heddle.extensions.processes.settings import ProcessSettings
 from heddle.extensions.torch.cache import bytes_of_page
@@ -87,7 +87,7 @@ def load_parallel(
     port = PortMeeting.open(address, seconds) if address else None
 
     def setups(folder: Path) -> list[Setup]:
-        files = content_digest(checkpoint) if port else files_digest(checkpoint)
+        files = files_digest(checkpoint, elsewhere=port is not None)
         return [
             Setup(
                 rank,

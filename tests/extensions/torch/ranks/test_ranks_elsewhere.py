@@ -13,7 +13,7 @@ from configs import configured
 from heddle.errors import EngineFailedError, ModelFileError
 from heddle.executors.devices import loader
 from heddle.extensions.processes.children import places
-from heddle.extensions.processes.children.versions import content_digest, open_copy
+from heddle.extensions.processes.children.versions import files_digest, open_same
 from heddle.extensions.processes.load import load_in_process
 from heddle.models.build import family_of
 from heddle.sampling_params import SamplingParams
@@ -109,12 +109,12 @@ def test_a_copy_of_the_files_may_have_other_times_and_no_other_content(tmp_path:
     copy = shutil.copytree(own, tmp_path / "copy")
     os.utime(copy / "model.safetensors", (1e9, 1e9))
     with open_checkpoint(own, None, family_of) as checkpoint:
-        digest = content_digest(checkpoint)
-    with open_copy(str(copy), digest) as checkpoint:
+        digest = files_digest(checkpoint, elsewhere=True)
+    with open_same(str(copy), digest, elsewhere=True) as checkpoint:
         assert checkpoint.path == copy
     weights = bytearray((copy / "model.safetensors").read_bytes())
     weights[-1] ^= 1
     (copy / "model.safetensors").write_bytes(weights)
     expected = pytest.raises(ModelFileError, match=r"has other content on .* put the same files")
-    with expected, open_copy(str(copy), digest):
+    with expected, open_same(str(copy), digest, elsewhere=True):
         pass

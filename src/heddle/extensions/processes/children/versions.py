@@ -25,51 +25,39 @@ def program_version() -> dict[str, str]:
     return {"heddle": version("heddle"), "torch": _torch_version()}
 
 
-def files_digest(checkpoint: Checkpoint) -> str:
-    """A digest of the model's files: names, sizes, times of the last change."""
+def files_digest(checkpoint: Checkpoint, *, elsewhere: bool = False) -> str:
+    """A digest of the model's files, which a child must have alike.
+
+    It covers names, sizes and times of the last change; for children `elsewhere`, on other
+    machines, the content.
+
+    Raises:
+        ModelFileError: a file has changed since it was opened, or cannot be read.
+    """
+    if elsewhere:
+        try:
+            return digest_of_files(checkpoint.stamps)
+        except OSError as error:
+            problem = f"{checkpoint.path} cannot be read: {error}"
+            raise ModelFileError(problem, field="file") from error
     stamps = sorted((str(path), stamp) for path, stamp in checkpoint.stamps.items())
     return hashlib.sha256(repr(stamps).encode()).hexdigest()
 
 
 @contextmanager
-def open_same(path: str, digest: str) -> Iterator[Checkpoint]:
-    """Open the model's files, which must be those that the parent has open.
+def open_same(path: str, digest: str, *, elsewhere: bool = False) -> Iterator[Checkpoint]:
+    """Open the model's files: those that the parent has open, or this machine's copy.
 
     Raises:
-        ModelFileError: they changed meanwhile, or as `open_checkpoint`.
+        ModelFileError: they changed meanwhile, the copy differs, or as `open_checkpoint`.
     """
     with open_checkpoint(Path(path), None, family_of) as checkpoint:
-        if files_digest(checkpoint) != digest:
-            raise ModelFileError(
-                f"{path} changed while it was loaded; load it again once it is whole", field="file"
-            )
-        yield checkpoint
-
-
-def content_digest(checkpoint: Checkpoint) -> str:
-    """A digest of the content of the model's files, which all machines must have alike.
-
-    Raises:
-        ModelFileError: a file has changed since it was opened, or cannot be read.
-    """
-    try:
-        return digest_of_files(checkpoint.stamps)
-    except OSError as error:
-        raise ModelFileError(f"{checkpoint.path} cannot be read: {error}", field="file") from error
-
-
-@contextmanager
-def open_copy(path: str, digest: str) -> Iterator[Checkpoint]:
-    """Open this machine's copy of the model's files, with the content that the parent's have.
-
-    Raises:
-        ModelFileError: the content differs, or as `open_checkpoint`.
-    """
-    with open_checkpoint(Path(path), None, family_of) as checkpoint:
-        if content_digest(checkpoint) != digest:
+        if files_digest(checkpoint, elsewhere=elsewhere) != digest:
             raise ModelFileError(
                 f"{path} has other content on {gethostname()} than on the machine of rank 0; put"
-                " the same files on all machines",
+                " the same files on all machines"
+                if elsewhere
+                else f"{path} changed while it was loaded; load it again once it is whole",
                 field="file",
             )
         yield checkpoint

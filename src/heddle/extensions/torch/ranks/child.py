@@ -15,7 +15,7 @@ from heddle.extensions.processes.children.messages import (
     serve_state,
 )
 from heddle.extensions.processes.children.program import serve_parent
-from heddle.extensions.processes.children.versions import open_copy, open_same
+from heddle.extensions.processes.children.versions import open_same
 from heddle.extensions.processes.plans import PlanReader, Step
 from heddle.extensions.torch.ranks.messages import Computed, Join, Loaded, Order, Setup
 
@@ -75,8 +75,7 @@ def main(descriptor: int) -> None:
 def _load(setup: Setup) -> ChildRank:
     from heddle.extensions.torch.load import load_rank  # it loads torch
 
-    opened = open_copy if setup.is_elsewhere else open_same
-    with opened(setup.path, setup.files) as checkpoint:
+    with open_same(setup.path, setup.files, elsewhere=setup.is_elsewhere) as checkpoint:
         rank: ChildRank = load_rank(checkpoint, setup)
         return rank
 
