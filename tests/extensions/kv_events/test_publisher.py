@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
     from fixtures.engines import Start
 
+    Followed = tuple[Engine, Publisher, Scorer]
+
 LOCAL = "tcp://127.0.0.1:*"
 
 
@@ -62,6 +64,20 @@ def follow() -> Iterator[Callable[..., Scorer]]:
     yield start
     for scorer in made:
         scorer.close()
+
+
+@pytest.fixture
+def followed(
+    start: Start, publish: Callable[..., Publisher], follow: Callable[..., Scorer]
+) -> Callable[[], Followed]:
+    """Starts an engine with a publisher, and a scorer that follows it."""
+
+    def starter() -> Followed:
+        engine, publisher = start(), publish()
+        publisher.add("m", engine)
+        return engine, publisher, follow(publisher)
+
+    return starter
 
 
 def cached(engine: Engine) -> list[tuple[str | None, tuple[int, ...]]]:
@@ -140,11 +156,9 @@ def test_a_scorer_knows_what_is_cached(
 
 
 def test_a_scorer_that_comes_late_asks_for_all_batches(
-    start: Start, publish: Callable[..., Publisher], follow: Callable[..., Scorer]
+    followed: Callable[[], Followed], follow: Callable[..., Scorer]
 ) -> None:
-    engine, publisher = start(), publish()
-    publisher.add("m", engine)
-    early = follow(publisher)
+    engine, publisher, early = followed()
     run(engine, page(1, 2))
     early.until(lambda: known(early) == cached(engine))
     late = follow(publisher)
@@ -155,11 +169,9 @@ def test_a_scorer_that_comes_late_asks_for_all_batches(
 
 
 def test_a_gap_in_the_sequence_is_filled(
-    start: Start, publish: Callable[..., Publisher], follow: Callable[..., Scorer]
+    followed: Callable[[], Followed], follow: Callable[..., Scorer]
 ) -> None:
-    engine, publisher = start(), publish()
-    publisher.add("m", engine)
-    scorer = follow(publisher)
+    engine, publisher, scorer = followed()
     until_live(engine, scorer)
     before = scorer.last
     for letter in (5, 6):
@@ -188,11 +200,9 @@ def follower_is_at(publisher: Publisher, sequence: int) -> bool:
 
 
 def test_wrong_requests_for_batches_get_no_answer_and_harm_nothing(
-    start: Start, publish: Callable[..., Publisher], follow: Callable[..., Scorer]
+    followed: Callable[[], Followed],
 ) -> None:
-    engine, publisher = start(), publish()
-    publisher.add("m", engine)
-    scorer = follow(publisher)
+    engine, publisher, scorer = followed()
     asked = scorer._connect(zmq.DEALER, publisher.replay_address)
     for frames in ([b"x"], [b"", b"1234"], [b"", b"12345678", b""], [b"", bytes(1000)]):
         asked.send_multipart(frames)
@@ -203,16 +213,11 @@ def test_wrong_requests_for_batches_get_no_answer_and_harm_nothing(
 
 
 def test_if_batches_are_no_longer_kept_the_publisher_starts_over(
-    start: Start,
-    publish: Callable[..., Publisher],
-    follow: Callable[..., Scorer],
-    monkeypatch: pytest.MonkeyPatch,
+    followed: Callable[[], Followed], follow: Callable[..., Scorer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(publishing, "KEPT_BATCHES", 2)
     monkeypatch.setattr(publishing, "RESTART_SECONDS", 0.0)
-    engine, publisher = start(), publish()
-    publisher.add("m", engine)
-    early = follow(publisher)
+    engine, publisher, early = followed()
     until_live(engine, early)
     for letter in range(4, 9):
         run(engine, page(letter, 2))
@@ -250,15 +255,10 @@ def test_requests_for_lost_batches_start_over_at_most_once_in_a_while(
 
 
 def test_kept_batches_are_limited_in_bytes(
-    start: Start,
-    publish: Callable[..., Publisher],
-    follow: Callable[..., Scorer],
-    monkeypatch: pytest.MonkeyPatch,
+    followed: Callable[[], Followed], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(publishing, "KEPT_BYTES", 1000)
-    engine, publisher = start(), publish()
-    publisher.add("m", engine)
-    scorer = follow(publisher)
+    engine, publisher, scorer = followed()
     for letter in range(1, 12):
         run(engine, page(letter, letter))
         scorer.until(lambda: known(scorer) == cached(engine))
@@ -285,12 +285,8 @@ def test_a_subscriber_that_reads_nothing_does_not_stop_the_engine(
     asleep.until(lambda: known(asleep) == cached(engine))
 
 
-def test_a_publisher_that_is_too_slow_starts_over(
-    start: Start, publish: Callable[..., Publisher], follow: Callable[..., Scorer]
-) -> None:
-    engine, publisher = start(), publish()
-    publisher.add("m", engine)
-    scorer = follow(publisher)
+def test_a_publisher_that_is_too_slow_starts_over(followed: Callable[[], Followed]) -> None:
+    engine, publisher, scorer = followed()
     run(engine, page(1))
     scorer.until(lambda: known(scorer) == cached(engine))
     [feed] = publisher._feeds.values()
@@ -406,15 +402,11 @@ def test_a_model_with_an_at_sign_has_no_events(
 
 
 def test_an_error_of_the_publisher_breaks_all_feeds_and_the_next_event_mends_them(
-    start: Start,
-    publish: Callable[..., Publisher],
-    follow: Callable[..., Scorer],
+    followed: Callable[[], Followed],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    engine, publisher = start(), publish()
-    publisher.add("m", engine)
-    scorer = follow(publisher)
+    engine, _, scorer = followed()
     run(engine, page(1))
     scorer.until(lambda: known(scorer) == cached(engine))
     failed = threading.Event()
