@@ -34,7 +34,6 @@ from heddle.cache.pools import Pools
 from heddle.cache.sequence_pages import SequencePages
 
 if TYPE_CHECKING:
-    from heddle.cache.blocks import BlockObserver
     from heddle.disk.tier import DiskStats, DiskTier
     from heddle.state import StateMemory
 
@@ -121,15 +120,6 @@ class Cache:
         """Close the disk tier, if there is one. With `keep`, first save full pages in memory."""
         if self._tier is not None:
             self._tier.close(self.prefixes.warm_pages() if keep else ())
-
-    def observe(self, observer: BlockObserver) -> None:
-        """Tell `observer` of all blocks in the tree, and of all changes from now on.
-
-        Call it again to hear of all blocks again. The engine thread calls this between steps:
-        `engine.thread.call(lambda loop: loop.cache.observe(observer))`.
-        """
-        tree = self.prefixes.tree
-        tree.observers.add(observer, tree.walk())
 
     def set_enabled(self, enabled: bool) -> None:
         """Switch the prefix cache on or off. Switching it off drops all prefixes.

@@ -28,9 +28,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count, islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from heddle.cache.blocks import BlockObservers
 from heddle.cache.leaves import LeafQueue
 from heddle.cache.pages import NO_TICKET
 from heddle.state import PAGE_TOKENS, TokenArray, pages_for
@@ -63,7 +62,7 @@ class Node:
             Never earlier than `last_used` of a child.
         state: ticket for the snapshot of the fixed-size state at `end`; NO_TICKET if there is no
             snapshot.
-        blocks: hashes of the blocks that end in the node; empty if the tree has no observers.
+        blocks: what the tree's observer keeps of the pages that end in the node, a number each.
         hits: how many sequences began at the end of the node.
     """
 
@@ -168,6 +167,22 @@ class Match:
         return self.up_to(self.length - self.length % PAGE_TOKENS)
 
 
+class TreeObserver(Protocol):
+    """Hears what a tree gains and loses, under the engine's lock. It must not change the tree."""
+
+    def grew(self, node: Node) -> None:
+        """The node has new tokens at its end, or is new."""
+        ...
+
+    def removed(self, node: Node) -> None:
+        """The tree loses this leaf."""
+        ...
+
+    def cleared(self) -> None:
+        """The tree has lost all nodes."""
+        ...
+
+
 class RadixTree:
     """All prefixes of all salts. The tree keeps the pages that its nodes name.
 
@@ -180,7 +195,7 @@ class RadixTree:
         nodes: number of nodes without the roots.
         tokens: number of tokens in all nodes.
         clock: the time that `last_used` records. The owner advances it.
-        observers: hear which blocks the tree gains and loses.
+        observer: hears what the tree gains and loses; None: nobody does.
     """
 
     def __init__(
@@ -197,7 +212,7 @@ class RadixTree:
         self.nodes = 0
         self.tokens = 0
         self.clock = 0
-        self.observers = BlockObservers()
+        self.observer: TreeObserver | None = None
 
     # --- finding ---------------------------------------------------------------------------------
 
@@ -336,8 +351,8 @@ class RadixTree:
             for own, more in zip(node.windows, added, strict=True):
                 own.extend(more)
         self.tokens += len(tokens)
-        if self.observers:
-            self.observers.grew(node)
+        if self.observer is not None:
+            self.observer.grew(node)
 
     def _add_child(
         self,
@@ -354,8 +369,8 @@ class RadixTree:
         child = node.children[tokens[0]] = Node(node, start, tokens, own, node.last_used, tickets)
         self.nodes += 1
         self.tokens += len(tokens)
-        if self.observers:
-            self.observers.grew(child)
+        if self.observer is not None:
+            self.observer.grew(child)
         return child
 
     def _keep(self, pages: list[int]) -> None:
@@ -492,7 +507,8 @@ class RadixTree:
             self._drop(node)
         self._roots.clear()
         self._leaves = LeafQueue()
-        self.observers.cleared()
+        if self.observer is not None:
+            self.observer.cleared()
 
     @staticmethod
     def path(node: Node) -> tuple[Salt, TokenArray[int]]:
@@ -538,8 +554,8 @@ class RadixTree:
         parent = leaf.parent
         assert parent is not None
         del parent.children[leaf.tokens[0]]
-        if self.observers:
-            self.observers.removed(leaf)
+        if self.observer is not None:
+            self.observer.removed(leaf)
         self._drop(leaf)
         self._queue_if_unused(parent)
 

@@ -13,15 +13,15 @@ import zmq
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from block_mirror import blocks_of
+from extensions.kv_events.block_mirror import blocks_of
 from extensions.kv_events.scorer import Scorer
 from fake_executor import FakeExecutor
 from fake_model import fake_model
-from heddle.cache.blocks import Blocks
 from heddle.config import EngineConfig
 from heddle.engine import Engine
 from heddle.errors import ConfigError
 from heddle.extensions.kv_events import publisher as publishing
+from heddle.extensions.kv_events.blocks import Blocks
 from heddle.extensions.kv_events.feed import Feed
 from heddle.extensions.kv_events.publisher import Publisher
 from heddle.extensions.kv_events.wire import Translator

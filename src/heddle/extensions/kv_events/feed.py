@@ -8,14 +8,15 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from heddle.errors import HeddleError
+from heddle.extensions.kv_events.blocks import observe
 from heddle.extensions.kv_events.wire import Translator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from heddle.cache.blocks import Blocks
     from heddle.engine.loop import EngineLoop
     from heddle.engine.thread import EngineThread
+    from heddle.extensions.kv_events.blocks import Blocks
     from heddle.extensions.kv_events.wire import Event
 
 _SPARE = 1024
@@ -118,7 +119,7 @@ class Feed:
                 return  # a later call tells of all blocks
             self._break()
             self._broken = self._is_mending = False
-        loop.cache.observe(self)
+        observe(loop.cache, self)
 
     def _break(self) -> None:
         self._broken = True

@@ -18,7 +18,7 @@ from heddle.state import PAGE_TOKENS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from heddle.cache.blocks import Blocks
+    from heddle.extensions.kv_events.blocks import Blocks
 
 MEDIUM = "GPU"
 """vLLM's name of the memory from which attention reads, on any device. Scorers prefer it."""

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from block_mirror import Mirror, blocks_of
-from heddle.cache.blocks import Blocks, block_hashes
+from extensions.kv_events.block_mirror import Mirror, blocks_of
 from heddle.cache.cache import Cache
 from heddle.cache.page_tables import PageTable
+from heddle.extensions.kv_events.blocks import Blocks, block_hashes, observe
 from heddle.state import PAGE_TOKENS, StateMemory
 
 PAGES = 24
@@ -58,7 +58,7 @@ class BlocksMachine(RuleBasedStateMachine):
         super().__init__()
         self.cache = Cache(StateMemory(PAGES), most_nodes=9)
         self.mirrors = [Mirror()]
-        self.cache.observe(self.mirrors[0])
+        observe(self.cache, self.mirrors[0])
         self.running: list[Sequence] = []
 
     @rule(
@@ -93,7 +93,7 @@ class BlocksMachine(RuleBasedStateMachine):
     @rule()
     def join(self) -> None:
         self.mirrors.append(Mirror())
-        self.cache.observe(self.mirrors[-1])
+        observe(self.cache, self.mirrors[-1])
 
     @rule()
     def flush(self) -> None:
@@ -110,7 +110,7 @@ TestBlocks = BlocksMachine.TestCase
 
 
 def test_without_observers_no_block_is_hashed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("heddle.cache.blocks._hash", pytest.fail)
+    monkeypatch.setattr("heddle.extensions.kv_events.blocks._hash", pytest.fail)
     cache = Cache(StateMemory(PAGES))
     run(cache, page(1, 2, 3))
     run(cache, [*page(1), *page(2)[:5], *page(3)])
@@ -121,14 +121,14 @@ def test_an_observer_that_joins_late_hears_of_all_blocks() -> None:
     cache, mirror = Cache(StateMemory(PAGES)), Mirror()
     run(cache, page(1, 2, 3))
     run(cache, [*page(1), *page(2)[:5], *page(3)], "a")
-    cache.observe(mirror)
+    observe(cache, mirror)
     assert mirror.prefixes == blocks_of(cache.prefixes.tree)
     assert len(mirror.prefixes) == 5
 
 
 def test_blocks_stay_with_the_half_of_a_split_node_in_which_they_end_until_it_is_evicted() -> None:
     cache, mirror = Cache(StateMemory(PAGES)), Mirror()
-    cache.observe(mirror)
+    observe(cache, mirror)
     run(cache, page(1, 2, 3))
     run(cache, [*page(1), *page(2)[:5], *page(3)])
     assert len(mirror.prefixes) == 4
@@ -143,10 +143,10 @@ def test_blocks_stay_with_the_half_of_a_split_node_in_which_they_end_until_it_is
 
 def test_an_observer_that_observes_again_hears_of_all_blocks_again_and_of_changes_once() -> None:
     cache, mirror = Cache(StateMemory(PAGES)), Mirror()
-    cache.observe(mirror)
+    observe(cache, mirror)
     run(cache, page(1, 2))
     mirror.cleared()
-    cache.observe(mirror)
+    observe(cache, mirror)
     run(cache, page(1, 2, 3))
     assert len(mirror.prefixes) == 3
 
@@ -174,7 +174,7 @@ def test_an_event_has_the_tokens_since_its_parent() -> None:
             events.append(blocks)
 
     cache = Cache(StateMemory(PAGES))
-    cache.observe(Recorder())
+    observe(cache, Recorder())
     sequence = Sequence(cache, page(1, 2), "s")
     sequence.compute(40)
     sequence.compute()

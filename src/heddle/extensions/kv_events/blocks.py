@@ -1,4 +1,4 @@
-"""Blocks: the full pages of cached prefixes, as observers outside of the cache see them.
+"""Blocks: the full pages of cached prefixes, as scorers outside of the process see them.
 
 A block is PAGE_TOKENS tokens and all tokens before them. Its hash follows from these tokens and the
 salt alone, so caches on different machines name the same block by the same number. The tree itself
@@ -11,27 +11,16 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from heddle.cache.radix import RadixTree
 from heddle.state import PAGE_TOKENS, TokenArray
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
-
-class Run(Protocol):
-    """What blocks need of a node of the prefix tree; see :class:`heddle.cache.radix.Node`."""
-
-    blocks: list[int]
-
-    @property
-    def parent(self) -> Run | None: ...
-    @property
-    def start(self) -> int: ...
-    @property
-    def end(self) -> int: ...
-    @property
-    def tokens(self) -> TokenArray[int]: ...
+    from heddle.cache.cache import Cache
+    from heddle.cache.radix import Node
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +59,18 @@ class BlockObserver(Protocol):
         ...
 
 
+def observe(cache: Cache, observer: BlockObserver) -> None:
+    """Tell `observer` of all blocks in the tree, and of all changes from now on.
+
+    Call it again to hear of all blocks again. The engine thread calls this between steps:
+    `engine.thread.call(lambda loop: observe(loop.cache, observer))`.
+    """
+    tree = cache.prefixes.tree
+    if not isinstance(tree.observer, BlockObservers):
+        tree.observer = BlockObservers(tree)
+    tree.observer.add(observer)
+
+
 def block_hashes(salt: str | None, tokens: Sequence[int]) -> list[int]:
     """The hashes of all blocks of a prefix. Tokens after the last full page have no block."""
     run = TokenArray("i", tokens)
@@ -83,25 +84,19 @@ class BlockObservers:
     the first observer on.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, tree: RadixTree) -> None:
+        self._tree = tree
         self._observers: list[BlockObserver] = []
 
-    def __bool__(self) -> bool:
-        return bool(self._observers)
-
-    def add(self, observer: BlockObserver, nodes: Iterable[Run]) -> None:
-        """Tell `observer` of the blocks of all nodes, and of all changes from now on.
-
-        `nodes` are those of the tree, parents first. An observer that was added before hears of all
-        blocks again.
-        """
+    def add(self, observer: BlockObserver) -> None:
+        """Add an observer; see `observe`."""
         if observer not in self._observers:
             self._observers.append(observer)
-        for node in nodes:
+        for node in self._tree.walk():
             if node.start // PAGE_TOKENS < node.end // PAGE_TOKENS:
                 observer.stored(_blocks(node, 0))
 
-    def grew(self, node: Run) -> None:
+    def grew(self, node: Node) -> None:
         """Hash the blocks that end in the new tokens of `node`, and tell of them."""
         known = len(node.blocks)
         if node.start // PAGE_TOKENS + known < node.end // PAGE_TOKENS:
@@ -109,7 +104,7 @@ class BlockObservers:
             for observer in self._observers:
                 observer.stored(blocks)
 
-    def removed(self, node: Run) -> None:
+    def removed(self, node: Node) -> None:
         """Tell of the loss of the blocks that end in `node`."""
         if node.blocks:
             for observer in self._observers:
@@ -121,7 +116,7 @@ class BlockObservers:
             observer.cleared()
 
 
-def _blocks(node: Run, first: int) -> Blocks:
+def _blocks(node: Node, first: int) -> Blocks:
     """The blocks that end in `node`, from index `first` on. Hashes them unless the node has them.
 
     Nodes above must have theirs.
@@ -142,19 +137,10 @@ def _blocks(node: Run, first: int) -> Blocks:
         assert owner is not None, "the parent block ends in this node or in the node above"
         parent = owner.blocks[start // PAGE_TOKENS - owner.start // PAGE_TOKENS - 1]
     else:
-        salt = _salt(above)
+        salt, _ = RadixTree.path(above)
     if len(node.blocks) == first:
         node.blocks += _chain(_root(salt) if parent is None else parent, tokens)
     return Blocks(tuple(node.blocks[first:]), parent, tokens, salt)
-
-
-def _salt(node: Run) -> str | None:
-    """The salt of the tree that `node` belongs to."""
-    above: Any = node
-    while above.parent is not None:
-        above = above.parent
-    salt: str | None = above.salt  # of a root
-    return salt
 
 
 def _root(salt: str | None) -> int:

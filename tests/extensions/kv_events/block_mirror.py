@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from heddle.cache.blocks import Blocks, block_hashes
+from heddle.extensions.kv_events.blocks import Blocks, block_hashes
 from heddle.state import PAGE_TOKENS
 
 if TYPE_CHECKING:
