@@ -325,13 +325,6 @@ class NonFiniteLogitsError(EngineFailedError):
         self.logits = dict(logits or {})
 
 
-class AnswerChangedError(HeddleError):
-    """An answer cannot go on here: this process gives other tokens than the one that began it."""
-
-    status = 503
-    code = "answer_changed"
-
-
 class NothingAllowedError(InvalidRequestError):
     """The constraints leave no token to choose."""
 

@@ -17,7 +17,7 @@ def test_a_rescue_that_comes_while_a_result_is_applied_counts(start, executor) -
     update = scheduler.update
 
     def late(*arguments: Any) -> Any:
-        engine.leave_requests_to(lambda interrupted: not left.append(interrupted))
+        engine.thread.leave_requests_to(lambda interrupted: not left.append(interrupted))
         executor.before_step = burn
         return update(*arguments)
 

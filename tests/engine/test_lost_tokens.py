@@ -65,7 +65,7 @@ def begin(start: Callable[..., Engine], left: SimpleQueue[Interrupted]) -> Calla
 
     def begun() -> Engine:
         engine = start(executor=FakeExecutor(), slots=4, batch_tokens=16)
-        engine.leave_requests_to(keep)
+        engine.thread.leave_requests_to(keep)
         return engine
 
     return begun

@@ -369,26 +369,10 @@ class Engine(Closing):
         """Whether the engine serves requests, and why not. Any thread may ask; it never waits."""
         return self.thread.health
 
-    def when_ended(self, call: Callable[[], None]) -> None:
-        """Call `call` once, in the engine thread, when it has ended and freed the model.
-
-        If it has ended already, call it now. `call` must not refer to this engine: see
-        `EngineThread`.
-        """
-        self.thread.when_ended(call)
-
-    def leave_requests_to(self, rescue: Callable[[Interrupted], bool]) -> None:
-        """If the engine fails, call `rescue` with its requests instead of ending them.
-
-        The engine thread calls it, and ends the requests if it returns False. `rescue` must not
-        refer to this engine: see `EngineThread`.
-        """
-        self.thread.leave_requests_to(rescue)
-
     def leave(self, rescue: Callable[[Interrupted], bool]) -> None:
         """End after the step in flight, and let `rescue` have the requests. Frees the model.
 
-        Returns when the engine has ended. `rescue` as for :meth:`leave_requests_to`.
+        Returns when the engine has ended. `rescue` as for `EngineThread.leave_requests_to`.
         """
         self._trial.close()
         self.thread.leave(rescue)

@@ -91,7 +91,10 @@ class EngineThread:
                 self._over.set_result(None)
 
     def when_ended(self, call: Callable[[], None]) -> None:
-        """Call `call` when the engine has freed the model, for whatever reason it ends."""
+        """Call `call` when the engine has freed the model, for whatever reason, or now if it has.
+
+        `call` must not refer to the engine.
+        """
         self._over.add_done_callback(lambda _: call())
 
     def _give_up_step(self, beat: Beat, seconds: float, lost: bool) -> None:
@@ -127,7 +130,10 @@ class EngineThread:
         return Health(HealthState.OK)
 
     def leave_requests_to(self, rescue: Callable[[Interrupted], bool]) -> None:
-        """If the engine fails, let `rescue` have its requests; see `EngineLoop.rescue`."""
+        """If the engine fails, let `rescue` have its requests; see `EngineLoop.rescue`.
+
+        `rescue` must not refer to the engine.
+        """
         self._loop.rescue = rescue
 
     def resume(self, request: Request) -> None:

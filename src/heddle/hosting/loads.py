@@ -190,7 +190,7 @@ class Loads:
         except BaseException:
             engine.close()
             raise
-        engine.when_ended(self._recovery(entry))
+        engine.thread.when_ended(self._recovery(entry))
         for interrupted in waiting:  # before any new request
             engine.go_on(interrupted, self._config.resume_tries)
         with self._entries.lock:
@@ -210,7 +210,7 @@ class Loads:
             if shown < len(self.observers):
                 return None
             if self._config.resume_tries and self._config.auto_recover:
-                engine.leave_requests_to(self._rescue(entry))
+                engine.thread.leave_requests_to(self._rescue(entry))
             entry.engine, entry.former = engine, None
             entry.loaded_at = entry.used_at = time.monotonic()
             return entry.take_interrupted()

@@ -396,7 +396,7 @@ def test_a_failed_engine_refuses_waiting_calls(start: Start) -> None:
 def test_a_restore_goes_on_in_the_next_engine(start: Start, file: Path) -> None:
     executor = FakeExecutor(before_step=burn)
     failing, again = start(executor), start()
-    failing.leave_requests_to(lambda left: again.go_on(left, 2) is None)
+    failing.thread.leave_requests_to(lambda left: again.go_on(left, 2) is None)
     assert restore_slot(failing, 3, file) == (SAVED, file.stat().st_size)
     assert found(again) == len(PROMPT) - 1
     assert save_slot(again, 3, file)[0] == SAVED

@@ -10,8 +10,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from heddle.extensions.ray.continuation import Continuation
 from heddle.extensions.ray.exchange import Piece
-from heddle.server.http.continuation import Continuation
 from heddle.server.http.record import CONTINUATION, fix_identity
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from heddle.server.generate.usage import totals
 from heddle.server.http.connection import ClientGoneError, unless_gone
 from heddle.server.http.encoding import EVENTS
 from heddle.server.http.errors import stopping
-from heddle.server.http.record import RequestRecord, record_of
+from heddle.server.http.record import Continuation, RequestRecord, record_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from heddle.errors import BacklogError
     from heddle.outputs import Delta, Progress, TokenLogprob, Usage
     from heddle.server.generate.writer import AnswerWriter
-    from heddle.server.http.continuation import Continuation
 
 _PING = b": waiting\n\n"
 """A comment of server-sent events, which clients skip."""

@@ -12,7 +12,7 @@ import time
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from heddle.outputs import FinishReason
 
@@ -24,9 +24,8 @@ if TYPE_CHECKING:
     from heddle.embedding import EmbeddingParams
     from heddle.engine.streaming.streams import AsyncStreams
     from heddle.errors import HeddleError
-    from heddle.outputs import Usage
+    from heddle.outputs import Delta, Usage
     from heddle.sampling_params import SamplingParams
-    from heddle.server.http.continuation import Continuation
     from heddle.server.http.keys import Key
 
 GONE = "the client closed the connection"
@@ -42,6 +41,36 @@ ID_HEADERS = (b"x-request-id", b"request-id")
 IDENTITY: ContextVar[tuple[Random, int] | None] = ContextVar("identity", default=None)
 """Where the ids in this task's answer come from, and when it began in s since 1970; None: it begins
 here, and its ids are new."""
+
+
+class Continuation(Protocol):
+    """An answer that goes on in another process when its own is lost: what the client has of it.
+
+    Attributes:
+        begun: whether the head of the answer, and what comes before its first token, was sent.
+        is_stream: whether the answer is a stream of events. Any other answer is sent as a whole.
+        complete: whether the events after all choices are among those that this process has made.
+    """
+
+    begun: bool
+    is_stream: bool
+    complete: bool
+
+    def known(self, choices: int) -> list[list[int]]:
+        """The known tokens of each choice."""
+        ...
+
+    def seeded(self, choices: list[SamplingParams]) -> list[SamplingParams]:
+        """The parameters of all choices, with a seed each."""
+        ...
+
+    def was_sent(self, index: int, delta: Delta) -> bool:
+        """Whether the events of the next delta of a choice were sent. If not, they are now."""
+        ...
+
+    def fail(self, error: HeddleError) -> None:
+        """Note the error that ends the answer."""
+        ...
 
 
 @dataclass(slots=True)

@@ -14,32 +14,33 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from heddle.errors import (
-    AnswerChangedError,
     EngineClosedError,
     EngineFailedError,
+    HeddleError,
     ModelUnavailableError,
     NonFiniteLogitsError,
 )
 
 if TYPE_CHECKING:
-    from heddle.errors import HeddleError
     from heddle.outputs import Delta
     from heddle.sampling_params import SamplingParams
 
 
+class AnswerChangedError(HeddleError):
+    """An answer cannot go on here: this process gives other tokens than the one that began it."""
+
+    status = 503
+    code = "answer_changed"
+
+
 @dataclass(slots=True)
 class Continuation:
-    """What was sent of an answer, and what this process adds.
-
-    The ASGI scope of a request may have one under the key CONTINUATION.
+    """What was sent of an answer, and what this process adds. See the protocol in `record.py`.
 
     Attributes:
         seed: the choices of a request without a seed draw theirs from it.
         tokens: by choice, the tokens whose events were sent.
         closed: the choices whose last event was sent.
-        begun: whether the head of the answer, and what comes before its first token, was sent.
-        is_stream: whether the answer is a stream of events. Any other answer is sent as a whole.
-        complete: whether the events after all choices are among those that this process has made.
         failure: the error of this process that ended the answer, if another process may go on.
         new_tokens, new_closed: what this process adds to `tokens` and `closed`. Whoever sends the
             events takes them.
@@ -57,18 +58,16 @@ class Continuation:
     _read: dict[int, int] = field(default_factory=dict)  # by choice, tokens of its deltas so far
 
     def known(self, choices: int) -> list[list[int]]:
-        """The known tokens of each choice."""
         return [self.tokens.get(index, []) for index in range(choices)]
 
     def seeded(self, choices: list[SamplingParams]) -> list[SamplingParams]:
-        """The parameters of all choices, with a seed each."""
         seeds = Random(self.seed)
         return [
             one.with_seed(seeds.getrandbits(63)) if one.seed is None else one for one in choices
         ]
 
     def was_sent(self, index: int, delta: Delta) -> bool:
-        """Whether the events of the next delta of a choice were sent. If not, they are now.
+        """As in the protocol.
 
         Raises:
             AnswerChangedError: this process has sampled another token than the one before it.
@@ -90,7 +89,6 @@ class Continuation:
         return self._read[index] <= len(known)
 
     def fail(self, error: HeddleError) -> None:
-        """Note the error that ends the answer."""
         ended = isinstance(error, (EngineClosedError, EngineFailedError, ModelUnavailableError))
         if ended and not isinstance(error, NonFiniteLogitsError):  # it would be so elsewhere, too
             self.failure = error
