@@ -20,6 +20,7 @@ from heddle.errors import (
     NoCopyError,
     RequestsRunError,
 )
+from heddle.extensions.torch.settings import TorchSettings
 from heddle.hosting.status import ModelState
 from heddle.outputs import FinishReason
 from resumes import MIXED, End, fail_at, params, submit_all
@@ -229,15 +230,29 @@ def test_requests_end_if_no_settings_load_the_model(make, loads) -> None:
     assert registry.status()[0].in_flight == 0
 
 
-def test_settings_that_change_tokens_wait_for_the_requests(make, expected) -> None:
+RANKS = EngineConfig(extensions=(TorchSettings(tensor_parallel=2),))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "name"),
+    [
+        (EngineConfig(), EngineConfig(kv_type="q8_0"), "kv_type"),
+        (EngineConfig(), RANKS, "tensor_parallel"),
+        (RANKS, EngineConfig(), "tensor_parallel"),
+    ],
+)
+def test_settings_that_change_tokens_wait_for_the_requests(
+    make, expected, before, after, name
+) -> None:
     registry = make()
-    running = Running(registry.load("one"), 3)
-    with pytest.raises(RequestsRunError, match="kv_type would change the tokens of the 8 requests"):
-        registry.reload("one", EngineConfig(kv_type="q8_0"))
+    running = Running(registry.load("one", config=before), 3)
+    with pytest.raises(RequestsRunError, match=f"{name} would change the tokens of the 8 requests"):
+        registry.reload("one", after)
     running.go.set()
     assert results_of(running.ends) == expected
     until(lambda: registry.status()[0].in_flight == 0)
-    assert registry.reload("one", EngineConfig(kv_type="q8_0")).config.kv_type == "q8_0"
+    registry.reload("one", after)
+    assert registry.settings_of("one") == after
 
 
 def test_only_a_healthy_loaded_model_is_loaded_again(make, loads) -> None:

@@ -252,11 +252,15 @@ class EngineConfig(HubConfig, Extended):
 
     def changed_answers(self, other: EngineConfig) -> list[str]:
         """Names of the settings in which these differ from others and that change answers."""
+        kinds = dict.fromkeys(type(one) for one in (*self.extensions, *other.extensions))
+        pairs: list[tuple[ExtensionSettings | EngineConfig, object]] = [(self, other)]
+        pairs += [(self.of(kind), other.of(kind)) for kind in kinds]
         return [
             item.name
-            for item in fields(self)
+            for mine, theirs in pairs
+            for item in fields(mine)
             if item.metadata.get("changes_answers")
-            and getattr(self, item.name) != getattr(other, item.name)
+            and getattr(mine, item.name) != getattr(theirs, item.name)
         ]
 
     def beside_default(self, default: EngineConfig) -> EngineConfig:

@@ -24,6 +24,7 @@ class TorchSettings(EngineSettings):
         " torch and cuda",
         low=1,
         high=64,
+        changes_answers=True,
     )
     devices: str = setting(
         "",
