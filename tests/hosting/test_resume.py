@@ -23,7 +23,7 @@ from patience import PATIENCE
 from resumes import End, Timer, fail_at, load_again, params, submit_all
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from heddle.hosting.registry import Registry
 
@@ -171,7 +171,7 @@ def test_requests_outlive_an_engine_that_fails_before_it_has_them(
     engine = registry.load("one")
     fail_at(loads, 3)
     ends = submit_all(engine)
-    failing = iter([fail_device])
+    failing: Iterator[Callable[[Engine], object]] = iter([fail_device])
     if when == "after it":
         go_on = Engine.go_on
 
