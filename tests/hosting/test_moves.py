@@ -216,10 +216,11 @@ def test_a_reload_that_fails_goes_back(make, loads, expected, fault) -> None:
 
 def test_requests_end_if_no_settings_load_the_model(make, loads) -> None:
     registry = make()
-    running = Running(registry.load("one"), 3)
+    engine = registry.load("one")
+    running = Running(engine, 3)
     loads.error = ModelSourceError("the file is gone")
     done = in_thread(lambda: registry.reload("one", SLOTS))
-    until(lambda: registry.status()[0].state is ModelState.LOADING)
+    until(lambda: engine.closed)
     running.go.set()
     for end in running.ends:
         error = end.wait().error
@@ -269,9 +270,10 @@ def test_only_a_healthy_loaded_model_is_loaded_again(make, loads) -> None:
 
 def test_requests_end_when_the_registry_is_closed_during_a_reload(make, loads) -> None:
     registry = make()
-    running = Running(registry.load("one"), 3)
+    engine = registry.load("one")
+    running = Running(engine, 3)
     done = in_thread(lambda: registry.reload("one", SLOTS))
-    until(lambda: registry.status()[0].state is ModelState.LOADING)
+    until(lambda: engine.closed)
     registry.close()
     running.go.set()
     assert all(isinstance(end.wait().error, EngineClosedError) for end in running.ends)
