@@ -4,7 +4,8 @@
 #   scripts/test_ray.sh
 #
 # The current environment must have Heddle and its test extra. If Ray is missing there, the script installs
-# it, which takes 400 MB. The group takes 3 to 6 minutes on two cores.
+# it, which takes 400 MB. The group takes 4 to 6 minutes on two cores. One deployment serves most of it, and
+# the tests of clients (tests/conformance) run through it, too.
 #
 # Exits with 77 if Ray cannot be installed or imported.
 set -euo pipefail

@@ -1,12 +1,10 @@
 """A server of an engine on a real socket, in a thread of the test's process.
 
-With HEDDLE_TEST_URL, tests on the default model use the server or deployment at that URL instead.
-It needs the settings of those tests, as far as one server can have them:
+With HEDDLE_TEST_URL, tests on the default model use the server or deployment at that URL instead,
+and tests that need another server are skipped. It needs the settings of those tests:
 
-    heddle deploy --api-key sk-right --api-key none --api-key unused --kv-cache 256M
-
-Tests of LangChain with Ollama send no key. Those of full servers and of context lengths need the
-settings of their own fixtures.
+    heddle deploy --api-key sk-right --api-key none --api-key unused --kv-cache 256M \\
+        --context 1024 --max-body 64K --max-tokens 40
 """
 
 from __future__ import annotations
@@ -16,6 +14,8 @@ import threading
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import pytest
 
 from heddle.config import DEFAULT_MODEL, ServerConfig
 from heddle.hosting.registry import Registry
@@ -30,6 +30,13 @@ if TYPE_CHECKING:
     from heddle.engine import Engine
 
 ELSEWHERE = os.environ.get("HEDDLE_TEST_URL", "")
+KEYS = ("sk-right", "none", "unused")
+"""Those that the clients send."""
+
+
+def needs_own_server(reason: str) -> pytest.MarkDecorator:
+    """Marks a test that the server at HEDDLE_TEST_URL does not fit."""
+    return pytest.mark.skipif(bool(ELSEWHERE), reason=f"needs a server of its own: {reason}")
 
 
 @dataclass(frozen=True)
@@ -47,7 +54,9 @@ def live_server(
     models: Engine | Registry, config: ServerConfig | None = None
 ) -> Iterator[LiveServer]:
     """Serves `models`, on a free port if nothing else is said. The caller closes them."""
-    if ELSEWHERE and not isinstance(models, Registry) and models.model.info.id == DEFAULT_MODEL:
+    if ELSEWHERE:
+        if isinstance(models, Registry) or models.model.info.id != DEFAULT_MODEL:
+            pytest.skip("needs a server of its own: other models")
         nothing: Any = None
         yield LiveServer(nothing, nothing, ("", 0), ELSEWHERE)
         return

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from heddle import Engine, EngineConfig
 from heddle.config import DEFAULT_MODEL, ServerConfig
-from live_server import live_server
+from live_server import live_server, needs_own_server
 from patience import PATIENCE
 
 if TYPE_CHECKING:
@@ -158,6 +158,7 @@ def test_refusals(client: Anthropic, server: LiveServer, stream: bool) -> None:
         ask(stranger, stream=stream)
 
 
+@needs_own_server("one request fills it")
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_full_server_says_when_to_come_again(
     client: Anthropic, engine: Engine, stream: bool

@@ -18,13 +18,17 @@ from langchain_tests.integration_tests import (
 from ollama._client import BaseClient
 
 from heddle import Engine, EngineConfig
-from live_server import live_server
+from live_server import KEYS, live_server
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
     from langchain_core.embeddings import Embeddings
     from langchain_core.language_models import BaseChatModel
+
+
+WITH_KEY = {"headers": {"authorization": f"Bearer {KEYS[0]}"}}
+"""What a client of Ollama's needs for a server with keys."""
 
 
 @pytest.fixture(autouse=True)
@@ -77,6 +81,7 @@ class Conformance(Served, ChatModelIntegrationTests):
             "model": self.name,
             "temperature": 0,
             "num_predict": 150,
+            "client_kwargs": WITH_KEY,
             **self.own_params,
         }
 
@@ -126,4 +131,4 @@ class TestEmbeddings(Served, EmbeddingsIntegrationTests):
 
     @property
     def embedding_model_params(self) -> dict[str, Any]:
-        return {"base_url": self.url, "model": self.name}
+        return {"base_url": self.url, "model": self.name, "client_kwargs": WITH_KEY}

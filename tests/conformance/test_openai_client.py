@@ -18,7 +18,7 @@ from pydantic import BaseModel, Field
 
 from heddle import Engine, EngineConfig
 from heddle.config import DEFAULT_MODEL, ServerConfig
-from live_server import live_server
+from live_server import live_server, needs_own_server
 from patience import PATIENCE
 
 if TYPE_CHECKING:
@@ -404,6 +404,7 @@ def test_keys(locked: LiveServer) -> None:
         assert ask(right).choices
 
 
+@needs_own_server("one request fills it")
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_full_server_says_when_to_come_again(
     client: OpenAI, engine: Engine, stream: bool
@@ -419,6 +420,7 @@ def test_a_full_server_says_when_to_come_again(
     assert ask(client).choices
 
 
+@needs_own_server("the test looks into its engine")
 def test_a_client_that_gives_up_frees_its_slot(server: LiveServer, engine: Engine) -> None:
     with connect(server, timeout=0.2) as client, pytest.raises(openai.APITimeoutError):
         ask(client, **FULL)

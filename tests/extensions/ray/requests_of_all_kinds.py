@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
+from live_server import KEYS
 from patience import PATIENCE
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ PERSON: Any = {
     "required": ["name", "age"],
 }
 JSON_FORM: Any = {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON}}
+HEADERS = {"authorization": f"Bearer {KEYS[0]}"}
 LENGTH = 60
 """Tokens of an answer: several seconds, when three replicas with a core or less make 32."""
 BEGUN = 8
@@ -134,7 +136,8 @@ async def ask(
 async def ask_all(url: str, trouble: Callable[[], None] = lambda: None) -> list[Answer]:
     """The answers to all requests at once. `trouble` is called when some of them have begun."""
     limits, begun = httpx.Limits(max_connections=None), asyncio.Semaphore(0)
-    async with httpx.AsyncClient(base_url=url, timeout=PATIENCE, limits=limits) as client:
+    options: Any = {"timeout": PATIENCE, "limits": limits, "headers": HEADERS}
+    async with httpx.AsyncClient(base_url=url, **options) as client:
         tasks = [asyncio.create_task(ask(client, *one, begun)) for one in requests()]
         for _ in range(BEGUN):
             await begun.acquire()

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 from deployment import Deployment, deployed
 
+from live_server import KEYS
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -15,7 +17,8 @@ SILENCE = 3.0
 SETTINGS = (
     *("--replicas", "3", "--cpus", "0.5", "--silence", str(SILENCE)),
     *("--slots", "8", "--kv-cache", "256M", "--context", "1024", "--device", "failing"),
-    *("--max-body", "64K"),
+    *("--max-body", "64K", "--max-tokens", "40"),
+    *(part for key in KEYS for part in ("--api-key", key)),
 )
 
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 from deployment import until
-from requests_of_all_kinds import asked
+from requests_of_all_kinds import HEADERS, asked
 
 from heddle import Engine, EngineConfig
 from heddle.config import DEFAULT_MODEL, ServerConfig
-from live_server import live_server
+from live_server import KEYS, live_server
 from patience import PATIENCE
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def alone() -> Iterator[str]:
     config = EngineConfig(slots=8, context=1024, kv_cache=1 << 28, threads=1)
     with (
         Engine.load(DEFAULT_MODEL, config) as engine,
-        live_server(engine, ServerConfig(port=0, max_body=1 << 16)) as server,
+        live_server(engine, ServerConfig(port=0, max_body=1 << 16, api_key=KEYS)) as server,
     ):
         yield server.url
 
@@ -47,7 +47,13 @@ REQUESTS: list[tuple[str, str, dict[str, Any]]] = [
     ("POST", "/v1/messages", {"json": GOOD | {"model": "other"}}),
     ("POST", "/v1/chat/completions", {"json": GOOD | {"temperature": -1}}),
     ("POST", "/v1/chat/completions", {"json": GOOD | {"stream": True, "top_k": "many"}}),
-    ("POST", "/v1/chat/completions", {"content": b"a=b", "headers": {"content-type": "text/xml"}}),
+    (
+        "POST",
+        "/v1/chat/completions",
+        {"content": b"a=b", "headers": HEADERS | {"content-type": "text/xml"}},
+    ),
+    ("POST", "/v1/chat/completions", {"json": GOOD, "headers": {"authorization": "Bearer other"}}),
+    ("POST", "/v1/chat/completions", {"json": GOOD, "headers": {}}),
     ("GET", "/v1/chat/completions", {}),
     ("GET", "/no/such/route", {}),
     ("POST", "/tokenize", {"json": {"content": "the sea"}}),
@@ -61,7 +67,7 @@ def test_answers_are_those_of_one_server(
     deployment: Deployment, alone: str, method: str, path: str, request_: dict[str, Any]
 ) -> None:
     there, here = (
-        httpx.request(method, url + path, timeout=PATIENCE, **request_)
+        httpx.request(method, url + path, timeout=PATIENCE, **{"headers": HEADERS} | request_)
         for url in (deployment.url, alone)
     )
     assert there.status_code == here.status_code
@@ -84,7 +90,7 @@ def without_times(response: httpx.Response) -> Any:
 def test_a_client_that_leaves_ends_its_request(deployment: Deployment) -> None:
     body = GOOD | {"max_tokens": LONG, "ignore_eos": True, "stream": True}
     url, seen = f"{deployment.url}/v1/chat/completions", [deployment.steps]
-    with httpx.stream("POST", url, json=body, timeout=PATIENCE) as response:
+    with httpx.stream("POST", url, json=body, headers=HEADERS, timeout=PATIENCE) as response:
         next(response.iter_lines())
 
     def is_still() -> bool:
@@ -96,7 +102,8 @@ def test_a_client_that_leaves_ends_its_request(deployment: Deployment) -> None:
 
 
 def test_admin_routes_are_refused(deployment: Deployment) -> None:
-    answer = httpx.post(f"{deployment.url}/models/load", json={"model": "x"}, timeout=PATIENCE)
+    url, body = f"{deployment.url}/models/load", {"model": "x"}
+    answer = httpx.post(url, json=body, headers=HEADERS, timeout=PATIENCE)
     assert answer.status_code == 403
     assert answer.json()["error"]["code"] == "forbidden"
     assert "deploy it again" in answer.json()["error"]["message"]
