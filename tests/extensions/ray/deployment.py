@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 PACKAGE = Path(__file__).parent / "package"
 ENTRY_POINT = "[heddle]\nfailing = heddle_failing:EXTENSION\n"
+REPLICAS, SLOTS, QUEUE = 3, 8, 24
+"""Of the deployment of most tests. Each replica has so many slots, and places in its queue."""
 REPLICA = "ray::ServeReplica:heddle:replicas"
 
 

@@ -179,10 +179,31 @@ def test_a_request_is_not_sent_again_for_ever() -> None:
 
     async def run() -> None:
         sent = exchange("/v1/chat/completions", CHAT)
-        [piece async for piece in kept(sent, ask, 0, Patience(0.05, 0.01), DEFAULT)]
+        [piece async for piece in kept(sent, ask, 5, Patience(0.05, 0.01), DEFAULT)]
 
     with pytest.raises(ReplicaLostError, match=r"no replica took the request within 0\.05 s"):
         asyncio.run(asyncio.wait_for(run(), PATIENCE))
+
+
+def test_a_stream_that_no_replica_takes_over_ends() -> None:
+    """Not after as many waits as replicas may be lost."""
+    asked = 0
+
+    async def ask(_: Exchange) -> AsyncGenerator[Piece]:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            yield Piece("lost", b"data: {}\n\n", 200, ((b"content-type", b"text/event-stream"),))
+        await asyncio.Event().wait()
+
+    async def run() -> list[Piece]:
+        sent = exchange("/v1/chat/completions", CHAT)
+        waits = Patience(0.05, 0.05)  # so that each wait is one question
+        return [piece async for piece in kept(sent, ask, 5, waits, DEFAULT)]
+
+    _, end = asyncio.run(asyncio.wait_for(run(), PATIENCE))
+    assert b'"replica_lost"' in end.body
+    assert asked < 5, "not one wait for each replica that may be lost"
 
 
 def test_a_replica_that_fails_again_is_no_further_loss() -> None:

@@ -17,7 +17,7 @@ from starlette.requests import Request
 
 from heddle.config import EngineConfig, RegistryConfig, ServerConfig
 from heddle.extensions.ray.config import DeployConfig, Deployed
-from heddle.extensions.ray.exchange import Piece
+from heddle.extensions.ray.exchange import FULL, Piece
 from heddle.extensions.ray.ingress import Ingress
 from patience import PATIENCE
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from heddle.extensions.ray.exchange import Exchange
 
 PIECE = Piece("one", b"{}", 200, ((b"content-type", b"application/json"),), is_last=True)
-FULL = BackPressureError(num_queued_requests=40, max_queued_requests=40)
+FULL_QUEUE = BackPressureError(num_queued_requests=40, max_queued_requests=40)
 LOST = ray.exceptions.ActorDiedError()
 
 
@@ -117,7 +117,7 @@ async def ask(one: Ingress, path: str = "/v1/chat/completions", method: str = "P
 
 
 def test_a_full_queue_is_429_in_openai_s_shape() -> None:
-    response = asyncio.run(ask(ingress(Handle([FULL]))))
+    response = asyncio.run(ask(ingress(Handle([FULL_QUEUE]))))
     error = json.loads(response.body)["error"]
     assert (response.status_code, response.headers["retry-after"]) == (429, "5")
     assert error["code"] == "queue_full"
@@ -130,7 +130,7 @@ def test_retry_after_follows_from_how_fast_replicas_take_requests(
 ) -> None:
     now = [0.0]
     monkeypatch.setattr("heddle.extensions.ray.ingress.time.monotonic", lambda: now[0])
-    one = ingress(Handle([PIECE], [PIECE], [FULL]))
+    one = ingress(Handle([PIECE], [PIECE], [FULL_QUEUE]))
 
     async def run() -> Response:
         await ask(one)
@@ -144,9 +144,56 @@ def test_retry_after_follows_from_how_fast_replicas_take_requests(
 
 def test_a_request_that_was_taken_waits_for_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("heddle.extensions.ray.ingress._AGAIN", 0.0)
-    handle = Handle([Piece("one"), LOST], [FULL], [FULL], [PIECE])
+    handle = Handle([Piece("one"), LOST], [FULL_QUEUE], [FULL_QUEUE], [PIECE])
     assert asyncio.run(ask(ingress(handle))).status_code == 200
     assert len(handle.asked) == 4
+
+
+def test_a_request_that_a_full_replica_refuses_looks_for_a_place_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("heddle.extensions.ray.ingress._AGAIN", 0.0)
+    handle = Handle([Piece("one", failure=FULL)], [PIECE])
+    assert asyncio.run(ask(ingress(handle))).status_code == 200
+    assert [one.avoid for one in handle.asked] == [(), ()], "the replica has failed nothing"
+    full = ingress(Handle([Piece("one", failure=FULL)], [FULL_QUEUE]))
+    assert asyncio.run(ask(full)).status_code == 429, "no replica has taken it"
+
+
+def test_an_ingress_with_too_many_requests_answers_questions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("heddle.extensions.ray.ingress.CONNECTIONS", 1)
+    health = Piece("b", b"{}", 200)
+    one = ingress(Handle([PIECE], [PIECE], told=[health]))
+
+    async def run() -> list[int]:
+        first = await ask(one)  # the client has not read its answer
+        statuses = [(await ask(one)).status_code, (await ask(one, "/health", "GET")).status_code]
+
+        async def send(_: Message) -> None:
+            pass
+
+        async def receive() -> Message:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        await first({"type": "http"}, receive, send)
+        return [*statuses, (await ask(one)).status_code]
+
+    assert asyncio.run(run()) == [429, 200, 200]
+
+
+def test_a_question_does_not_wait_for_its_body() -> None:
+    health = Piece("b", b"{}", 200)
+
+    async def receive() -> Message:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    scope = {"type": "http", "method": "GET", "path": "/health", "query_string": b"", "headers": []}
+    asked = ingress(Handle(told=[health]))(Request(scope, receive))
+    assert asyncio.run(asyncio.wait_for(asked, PATIENCE)).status_code == 200
 
 
 def test_an_answer_that_nobody_reads_is_cancelled() -> None:

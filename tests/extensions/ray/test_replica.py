@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from heddle.config import RegistryConfig, ServerConfig
-from heddle.extensions.ray.exchange import Exchange, Piece
+from heddle.extensions.ray.exchange import FULL, Exchange, Piece
 from heddle.extensions.ray.loads import Requests
 from heddle.extensions.ray.publishing import Publishing
 from heddle.hosting.registry import Registry
@@ -52,6 +52,7 @@ def test_a_replica_ends_when_nothing_loads_its_model_again(
         app = create_app(own._registry, ServerConfig())
         own._name, own._alive_every = "replica", PATIENCE
         own._requests, own._publishing = Requests(), Publishing(own._registry)
+        own._most = 1
 
         async def pieces() -> list[Piece]:
             found: list[Piece] = []
@@ -75,3 +76,14 @@ def test_a_replica_ends_when_nothing_loads_its_model_again(
             found = asyncio.run(pieces())
             assert [one for one in found if one.failure]
             assert (found[-1].replica == "ended") is not recovers
+
+
+def test_a_full_replica_does_nothing() -> None:
+    own: Any = object.__new__(module.Replica)
+    own._requests, own._most, own._name = Requests(), 1, "replica"
+
+    async def pieces() -> list[Piece]:
+        with own._requests.one():
+            return [piece async for piece in own.answer(exchange())]
+
+    assert asyncio.run(pieces()) == [Piece("replica", failure=FULL)]

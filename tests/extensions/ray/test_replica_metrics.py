@@ -235,8 +235,8 @@ def test_a_deployment_is_healthy_if_a_replica_can_answer(
 
 
 def test_what_is_a_question() -> None:
-    assert is_question(question("/health/ready"))
-    assert is_question(question("/health", method="HEAD"))
-    assert is_question(question("/metrics"))
-    assert not is_question(question("/metrics", method="POST"))
-    assert not is_question(question("/v1/models"))
+    assert is_question("GET", "/health/ready")
+    assert is_question("HEAD", "/health")
+    assert is_question("GET", "/metrics")
+    assert not is_question("POST", "/metrics")
+    assert not is_question("GET", "/v1/models")

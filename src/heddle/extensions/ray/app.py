@@ -10,6 +10,7 @@ from heddle.config import DEFAULT_MODEL, EngineConfig, RegistryConfig, ServerCon
 from heddle.errors import ConfigError
 from heddle.extensions.ray.config import DeployConfig, Deployed
 from heddle.extensions.ray.groups import placement, with_ranks
+from heddle.extensions.ray.questions import PLACES
 from heddle.settings import resolve, settings
 
 if TYPE_CHECKING:
@@ -26,9 +27,6 @@ _REPORT_EVERY = 1.0
 _LEAVING = 3600.0
 """Seconds that an ingress which is replaced keeps its streams: no other can take them over. A
 replica may leave after `drain` seconds, because its streams go on at another one."""
-
-_CONNECTIONS = 10_000
-"""Most requests of one ingress at once. Those that wait for a replica have a lower limit."""
 
 _STARTS = 3
 """Most starts of replicas that fail before the deployment fails."""
@@ -74,7 +72,7 @@ def application(deployed: Deployed) -> Application:
         raise ConfigError(
             "deployments need Ray; install it with: pip install 'heddle[ray]'"
         ) from None
-    from heddle.extensions.ray.ingress import Ingress
+    from heddle.extensions.ray.ingress import CONNECTIONS, Ingress
     from heddle.extensions.ray.replica import Replica
 
     deploy, engine, server = deployed.deploy, deployed.engine, deployed.server
@@ -86,7 +84,7 @@ def application(deployed: Deployed) -> Application:
     replicas = serve.deployment(
         Replica,
         name=REPLICAS,
-        max_ongoing_requests=engine.slots + engine.queue,
+        max_ongoing_requests=engine.slots + engine.queue + PLACES,
         max_queued_requests=deploy.waiting,
         max_constructor_retry_count=_STARTS,
         ray_actor_options={"num_cpus": deploy.cpus, "num_gpus": deploy.gpus},
@@ -95,6 +93,7 @@ def application(deployed: Deployed) -> Application:
         health_check_timeout_s=3 * deploy.silence,
         request_router_config={
             "request_router_class": "heddle.extensions.ray.routing.ray_router:HeddleRouter",
+            "request_router_kwargs": {"places": PLACES},
             "request_routing_stats_period_s": deploy.publish_seconds,
         },
         **scale(deploy),
@@ -104,7 +103,7 @@ def application(deployed: Deployed) -> Application:
         Ingress,
         name=INGRESS,
         num_replicas=deploy.ingresses,
-        max_ongoing_requests=_CONNECTIONS,
+        max_ongoing_requests=2 * CONNECTIONS,  # beyond half of them, it refuses all but questions
         ray_actor_options={"num_cpus": 0},
         graceful_shutdown_timeout_s=max(_LEAVING, server.drain),
     )

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+FULL = "full"
+"""The failure of a replica that has as many requests as it takes. It has done nothing."""
+
 
 @dataclass(slots=True)
 class Exchange:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from contextlib import ExitStack, aclosing, suppress
+from contextlib import ExitStack, aclosing, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import ray.exceptions
@@ -27,7 +27,7 @@ from heddle.errors import (
     MalformedHTTPError,
     OverloadedError,
 )
-from heddle.extensions.ray.exchange import Exchange
+from heddle.extensions.ray.exchange import FULL, Exchange
 from heddle.extensions.ray.flow import Flow
 from heddle.extensions.ray.keeping import Patience, ReplicaLostError, kept
 from heddle.extensions.ray.logs import log_as_serve
@@ -41,7 +41,7 @@ from heddle.server.http.record import RequestRecord
 from heddle.sizes import counted
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterable
+    from collections.abc import AsyncGenerator, Iterable, Iterator
 
     from ray.serve.handle import DeploymentHandle
     from starlette.requests import Request
@@ -50,8 +50,16 @@ if TYPE_CHECKING:
     from heddle.extensions.ray.config import Deployed
     from heddle.extensions.ray.exchange import Piece
 
+CONNECTIONS = 10_000
+"""Most requests of one ingress at once. Those that wait for a replica have a lower limit."""
+
 _AGAIN = 1.0
-"""Seconds after which a request that a replica has taken before looks for a place again."""
+"""Seconds after which a request looks for a place again: one that a replica has taken before, or
+one that a full replica refused."""
+
+
+class _FullError(Exception):
+    """A replica has as many requests as it takes: another ingress has sent some."""
 
 
 class HeadTooLargeError(MalformedHTTPError):
@@ -110,17 +118,21 @@ class Ingress:
         self._patience = Patience(deployed.deploy.start_wait, deployed.deploy.silence)
         self._server = deployed.server
         self._room = Room(deployed.deploy.bodies)
+        self._running = 0
         self._app = create_app(Registry(), deployed.server)  # without models: for errors
 
     async def __call__(self, request: Request) -> Response:
         """Answer a client."""
         scope = {**request.scope, "app": self._app}
         held = Held(self._room)
+        is_asked = is_question(scope["method"], scope["path"])
         with ExitStack() as stack:
             stack.callback(held.give_back)
             try:
+                if not is_asked:
+                    stack.enter_context(self._connection())
                 exchange = await self._exchange(request, held)
-                if is_question(exchange):
+                if is_asked:
                     told = await self._told(exchange)
                     return _whole(await reply(exchange, told, self._app, starts=self._starts))
                 shape = self._app.state.error_shapes.of(exchange.path)
@@ -130,8 +142,28 @@ class Ingress:
                 return error_response(error, scope)
             return _Answer(first, pieces, stack.pop_all())
 
+    @contextmanager
+    def _connection(self) -> Iterator[None]:
+        """Count a request while the block runs.
+
+        Raises:
+            OverloadedError: there are too many.
+        """
+        if self._running >= CONNECTIONS:
+            raise OverloadedError(
+                f"an ingress has {counted(CONNECTIONS, 'request')} at most; try again later, or"
+                " raise the setting `ingresses`"
+            )
+        self._running += 1
+        try:
+            yield
+        finally:
+            self._running -= 1
+
     async def _exchange(self, request: Request, held: Held) -> Exchange:
         """The request of a client, with its body, which `held` counts.
+
+        A question has no body: a client that sends slowly would hold its place.
 
         Raises:
             HeadTooLargeError, BodyTooLargeError, BodyTimeoutError: as on one machine.
@@ -140,6 +172,25 @@ class Ingress:
         scope = request.scope
         _check_head(scope)
         record = RequestRecord.of(scope, _nowhere)
+        is_asked = is_question(scope["method"], scope["path"])
+        exchange = Exchange(
+            method=scope["method"],
+            path=scope["path"],
+            query=scope["query_string"],
+            headers=list(scope["headers"]),
+            body=b"" if is_asked else await self._body(request, held),
+            client=record.address,
+            request_id=record.request_id,
+            seed=secrets.randbits(63),
+            began_at=int(time.time()),
+        )
+        exchange.sender = sender_of(exchange)
+        tenant = exchange.sender if self._server.prefix_cache_per_key else ""
+        exchange.model, exchange.key = read(exchange.body, tenant)
+        return exchange
+
+    async def _body(self, request: Request, held: Held) -> bytes:
+        """The body of a request. Raises as `_exchange`."""
         body, most = bytearray(), self._server.max_body
         try:
             async with asyncio.timeout(self._server.body_timeout):
@@ -156,21 +207,7 @@ class Ingress:
                 f"the body did not arrive within {self._server.body_timeout} s; send it faster, or"
                 " raise the setting `body_timeout`"
             ) from None
-        exchange = Exchange(
-            method=scope["method"],
-            path=scope["path"],
-            query=scope["query_string"],
-            headers=list(scope["headers"]),
-            body=bytes(body),
-            client=record.address,
-            request_id=record.request_id,
-            seed=secrets.randbits(63),
-            began_at=int(time.time()),
-        )
-        exchange.sender = sender_of(exchange)
-        tenant = exchange.sender if self._server.prefix_cache_per_key else ""
-        exchange.model, exchange.key = read(exchange.body, tenant)
-        return exchange
+        return bytes(body)
 
     async def _ask(self, exchange: Exchange) -> AsyncGenerator[Piece]:
         """The pieces of an answer from the replica that the router chooses.
@@ -187,6 +224,8 @@ class Ingress:
                     async for piece in pieces:
                         yield piece
                 return
+            except _FullError:
+                pass
             except OverloadedError:
                 if not exchange.taken:
                     raise
@@ -198,6 +237,8 @@ class Ingress:
         is_first = True
         try:
             async for piece in stream:
+                if piece.failure == FULL:
+                    raise _FullError
                 if is_first:
                     is_first, exchange.taken = False, True
                     self._flow.note(time.monotonic())

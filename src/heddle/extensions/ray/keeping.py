@@ -99,7 +99,7 @@ async def kept(
                     lost = ReplicaLostError("a replica ended its answer before it was complete")
         except ReplicaLostError as error:
             lost = error
-        if not losses.allow(replica, fails=fails):
+        if isinstance(lost, NotTakenError) or not losses.allow(replica, fails=fails):
             if not exchange.begun:
                 raise lost
             yield _failed(lost, shape, kind)
@@ -155,7 +155,8 @@ async def _taken(exchange: Exchange, ask: Ask, patience: Patience) -> AsyncGener
     again after `silence`, and then after twice as long each time.
 
     Raises:
-        ReplicaLostError: no replica takes the request, or one is silent.
+        NotTakenError: no replica takes the request.
+        ReplicaLostError: one is silent.
     """
     end, wait = time.monotonic() + patience.first, patience.silence
     while True:
@@ -167,7 +168,7 @@ async def _taken(exchange: Exchange, ask: Ask, patience: Patience) -> AsyncGener
             return
         except NotTakenError:
             if time.monotonic() >= end:
-                raise ReplicaLostError(
+                raise NotTakenError(
                     f"no replica took the request within {patience.first:g} s"
                 ) from None
             wait *= 2

@@ -23,6 +23,11 @@ class Requests:
         self._running = 0
         self._last = clock()
 
+    @property
+    def running(self) -> int:
+        """Requests that the replica has now."""
+        return self._running
+
     @contextmanager
     def one(self) -> Iterator[None]:
         """Count one request while the block runs."""

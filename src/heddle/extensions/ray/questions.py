@@ -1,6 +1,7 @@
 """Questions about a deployment: its health and its metrics.
 
 The ingress asks all replicas at once. So a question waits in no queue, and starts no replica.
+Ray counts it as a request of each replica, so replicas have places that only questions take.
 """
 
 from __future__ import annotations
@@ -21,12 +22,15 @@ if TYPE_CHECKING:
 
     from heddle.extensions.ray.exchange import Exchange
 
+PLACES = 8
+"""Questions that a full replica answers at once. Further ones wait for milliseconds."""
+
 _JSON = "application/json"
 
 
-def is_question(exchange: Exchange) -> bool:
+def is_question(method: str, path: str) -> bool:
     """Whether a request asks about the deployment."""
-    return exchange.method in ("GET", "HEAD") and exchange.path in {PATH, *OPEN_PATHS}
+    return method in ("GET", "HEAD") and path in {PATH, *OPEN_PATHS}
 
 
 async def reply(exchange: Exchange, told: Sequence[Piece], own: ASGIApp, *, starts: bool) -> Piece:

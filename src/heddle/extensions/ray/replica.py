@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from heddle.errors import ConfigError, ForbiddenError, ModelPoisonedError
 from heddle.extensions.processes.children.places import use_place
 from heddle.extensions.ray.answering import answer
-from heddle.extensions.ray.exchange import joined
+from heddle.extensions.ray.exchange import FULL, Piece, joined
 from heddle.extensions.ray.loads import Requests, load_of
 from heddle.extensions.ray.logs import log_as_serve
 from heddle.extensions.ray.publishing import Publishing
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from heddle.config import ServerConfig
     from heddle.engine.health import Poison
     from heddle.extensions.ray.config import Deployed
-    from heddle.extensions.ray.exchange import Exchange, Piece
+    from heddle.extensions.ray.exchange import Exchange
     from heddle.extensions.ray.routing.published import Published
 
 _log = logging.getLogger(__name__)
@@ -104,13 +104,20 @@ class Replica:
             raise
         self._alive_every = deployed.deploy.silence / _SIGNS
         self._requests = Requests()
+        self._most = deployed.engine.slots + deployed.engine.queue
         self._publishing = Publishing(self._registry)
         self._metrics = asyncio.get_running_loop().create_task(
             RayMetrics(metrics).export_forever(self._app)
         )
 
     async def answer(self, exchange: Exchange) -> AsyncGenerator[Piece]:
-        """The pieces of an answer. A failed model ends the process, and Ray starts another."""
+        """The pieces of an answer. A failed model ends the process, and Ray starts another.
+
+        Each ingress counts what it has sent. With several, a replica may get too many requests.
+        """
+        if self._requests.running >= self._most:
+            yield Piece(self._name, failure=FULL)
+            return
         computed = False  # whether the prompt is in the cache
         with self._requests.one():
             async for piece in answer(self._app, exchange, self._name, self._alive_every):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from deployment import Deployment, deployed
+from deployment import QUEUE, REPLICAS, SLOTS, Deployment, deployed
 
 from live_server import KEYS
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 SILENCE = 3.0
 """Seconds after which a silent replica is lost."""
 SETTINGS = (
-    *("--replicas", "3", "--cpus", "0.5", "--silence", str(SILENCE)),
-    *("--slots", "8", "--kv-cache", "256M", "--context", "1024", "--device", "failing"),
-    *("--max-body", "64K", "--max-tokens", "40"),
+    *("--replicas", str(REPLICAS), "--cpus", "0.5", "--silence", str(SILENCE)),
+    *("--slots", str(SLOTS), "--queue", str(QUEUE), "--kv-cache", "256M", "--context", "1024"),
+    *("--device", "failing", "--max-body", "64K", "--max-tokens", "40"),
     *(part for key in KEYS for part in ("--api-key", key)),
 )
 

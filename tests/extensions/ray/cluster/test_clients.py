@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
-from deployment import until
+from deployment import QUEUE, REPLICAS, SLOTS, until
 from requests_of_all_kinds import HEADERS, asked
 
 from heddle import Engine, EngineConfig
@@ -87,11 +88,24 @@ def without_times(response: httpx.Response) -> Any:
     return {name: value for name, value in body.items() if name not in changing}
 
 
-def test_a_client_that_leaves_ends_its_request(deployment: Deployment) -> None:
-    body = GOOD | {"max_tokens": LONG, "ignore_eos": True, "stream": True}
+@pytest.mark.parametrize("more", [{}, {"x-request-disconnect-disabled": "?1"}])
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_leaves_ends_its_request(
+    deployment: Deployment, stream: bool, more: dict[str, str]
+) -> None:
+    """Also with a header that tells Ray's proxy to look away."""
+    body = GOOD | {"max_tokens": LONG, "ignore_eos": True, "stream": stream}
     url, seen = f"{deployment.url}/v1/chat/completions", [deployment.steps]
-    with httpx.stream("POST", url, json=body, headers=HEADERS, timeout=PATIENCE) as response:
-        next(response.iter_lines())
+
+    async def leave() -> None:
+        async with httpx.AsyncClient(headers=HEADERS | more, timeout=PATIENCE) as client:
+            asked = asyncio.create_task(client.post(url, json=body))
+            while deployment.steps == seen[0]:
+                await asyncio.sleep(0.01)  # lets the deployment work
+            asked.cancel()
+            await asyncio.wait({asked})
+
+    asyncio.run(leave())
 
     def is_still() -> bool:
         seen.append(deployment.steps)
@@ -99,6 +113,36 @@ def test_a_client_that_leaves_ends_its_request(deployment: Deployment) -> None:
 
     until(is_still, every=1.0)
     assert seen[-1] - seen[0] < LONG
+
+
+def test_a_full_deployment_answers_questions(deployment: Deployment) -> None:
+    async def run() -> int:
+        options: Any = {"limits": httpx.Limits(max_connections=None), "headers": HEADERS}
+        async with httpx.AsyncClient(
+            base_url=deployment.url, timeout=PATIENCE, **options
+        ) as client:
+            body = GOOD | {"max_tokens": LONG, "ignore_eos": True}
+            asked = [
+                asyncio.create_task(client.post("/v1/chat/completions", json=body))
+                for _ in range(REPLICAS * (SLOTS + QUEUE) + 1)
+            ]
+            while await waiting(client) < REPLICAS * QUEUE:
+                await asyncio.sleep(0.1)  # lets the deployment work
+            health = await client.get("/health")
+            for one in asked:
+                one.cancel()
+            await asyncio.wait(asked)
+            return health.status_code
+
+    assert asyncio.run(asyncio.wait_for(run(), PATIENCE)) == 200
+
+
+async def waiting(client: httpx.AsyncClient) -> float:
+    """Requests in the queues of all replicas."""
+    answer = await client.get("/metrics")
+    assert answer.status_code == 200, answer.text
+    lines = answer.text.splitlines()
+    return sum(float(one.split()[-1]) for one in lines if one.startswith("heddle_queue_depth{"))
 
 
 def test_admin_routes_are_refused(deployment: Deployment) -> None:

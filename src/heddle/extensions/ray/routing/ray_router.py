@@ -55,12 +55,14 @@ class Exchange(Protocol):
 class HeddleRouter(RequestRouter):  # type: ignore[misc] # Ray may be missing where mypy runs
     """Sends a request to the replica with the longest prefix, bounded by queue time."""
 
-    def initialize_state(self, **limits: Any) -> None:
+    def initialize_state(self, *, places: int = 0, **limits: Any) -> None:
         """Start with an empty fleet.
 
         Args:
+            places: how many places of each replica no request takes.
             limits: fields of `fleet.Limits`, from `request_router_kwargs`.
         """
+        self._places = places
         self._fleet = Fleet(Limits(**limits))
         self._by_name: dict[str, RunningReplica] = {}
         self._noted: OrderedDict[str, str] = OrderedDict()  # the replica of a request's id
@@ -103,7 +105,8 @@ class HeddleRouter(RequestRouter):  # type: ignore[misc] # Ray may be missing wh
             return self._fail(pending_request, error, candidate_replicas)
         self._note(pending_request, ask, choice, now)
         names = (choice.name, *choice.others)
-        return [[self._by_name[name]] for name in names if name in self._by_name]
+        found = [self._by_name[name] for name in names if name in self._by_name]
+        return [[_WithoutPlaces(replica, self._places)] for replica in found]
 
     def on_request_routed(
         self, pending_request: PendingRequest, replica_id: ReplicaID, result: Any
@@ -159,6 +162,17 @@ class HeddleRouter(RequestRouter):  # type: ignore[misc] # Ray may be missing wh
             pending.future.set_exception(error)
         self._remove_pending_request_from_indices(pending)
         return [list(replicas[:1])]  # Ray sees that the request is done, and stops
+
+
+class _WithoutPlaces:
+    """A replica as Ray sees it, with room for fewer requests."""
+
+    def __init__(self, replica: RunningReplica, places: int) -> None:
+        self._replica = replica
+        self.max_ongoing_requests = replica.max_ongoing_requests - places
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._replica, name)
 
 
 def _ask(pending: PendingRequest) -> Ask:
