@@ -149,8 +149,9 @@ def cluster(folder: Path) -> Iterator[None]:
         head = f"{ADDRESSES[HEAD]}:6379"
         for name, address in ADDRESSES.items():
             own = ("--temp-dir", str(folder / name), "--node-ip-address", address)
-            role = ("--head", "--num-cpus", "0", "--include-dashboard", "false")
-            role = role if name == HEAD else ("--address", head, "--num-cpus", "1")
+            role: tuple[str, ...] = ("--address", head, "--num-cpus", "1")
+            if name == HEAD:
+                role = ("--head", "--num-cpus", "0", "--include-dashboard", "false")
             stack.enter_context(started(name, folder, *RAY, "start", *role, *own, *common))
             until(lambda name=name: bool(raylets(name)), f"Ray on {name}")  # type: ignore[misc]
         yield
