@@ -1,14 +1,15 @@
-"""A deployment on a cluster of its own, started as a user starts it."""
+"""Deployments as a user starts them: on a cluster of their own, and on one that runs already."""
 
 from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -149,3 +150,100 @@ def end(process: subprocess.Popen[str]) -> None:
             if command_line(pid):
                 os.kill(pid, signal.SIGKILL)
         process.stdout.close()  # type: ignore[union-attr]
+
+
+RAY = (sys.executable, "-W", "ignore", "-m", "ray.scripts.scripts")
+
+
+@dataclass
+class Head:
+    """The first machine of a cluster that runs already.
+
+    Attributes:
+        process: what Ray started all others from.
+        address: where machines join.
+        url: where deployments answer.
+        folder: for files, and those of Ray.
+    """
+
+    process: subprocess.Popen[bytes]
+    address: str
+    url: str
+    folder: Path
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables of a process that finds the cluster's token. Ray learns no more."""
+        return _without_mode() | {"RAY_AUTH_TOKEN_PATH": str(self.folder / "token")}
+
+    @property
+    def replicas(self) -> set[int]:
+        """Ids of the processes of the replicas."""
+        found = descendants(self.process.pid)
+        return {pid for pid in found if command_line(pid).startswith(REPLICA)}
+
+    def command(self, *arguments: str, address: str = "") -> list[str]:
+        """`heddle deploy` to this cluster."""
+        port = self.url.rpartition(":")[2]
+        where = ("--address", address or self.address, "--port", port)
+        return [sys.executable, "-W", "ignore", "-m", "heddle", "deploy", *where, *arguments]
+
+    def deploy(self, *arguments: str, address: str = "") -> str:
+        """What the command says when it has ended with success."""
+        command = self.command(*arguments, address=address)
+        done = subprocess.run(
+            command,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+
+def _without_mode() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+
+
+@contextmanager
+def cluster(cpus: int) -> Iterator[Head]:
+    """Start a cluster with a token, as `ray start --head` does where there is one."""
+    with tempfile.TemporaryDirectory() as name:
+        folder, (port, http) = Path(name), _free_ports(2)
+        (folder / "token").write_text("5" * 64)
+        options = (
+            *("--head", "--port", str(port), "--num-cpus", str(cpus)),
+            *("--include-dashboard", "false", "--temp-dir", str(folder / "ray")),
+        )
+        environment = _without_mode() | {"RAY_AUTH_TOKEN_PATH": str(folder / "token")}
+        with machine(folder / "head", *options, environment=environment) as process:
+            yield Head(process, f"127.0.0.1:{port}", f"http://127.0.0.1:{http}", folder)
+
+
+@contextmanager
+def machine(
+    log: Path, *options: str, environment: dict[str, str]
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run `ray start` until the end, and kill all that it has started."""
+    command = [*RAY, "start", "--block", "--disable-usage-stats", *options]
+    with log.open("w") as said:
+        process = subprocess.Popen(
+            command, env=environment, stdout=said, stderr=said, start_new_session=True
+        )
+    try:
+        until(lambda: process.poll() is not None or "Ray runtime started" in log.read_text())
+        assert process.poll() is None, log.read_text()
+        yield process
+    finally:
+        for pid in (process.pid, *descendants(process.pid)):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.wait(PATIENCE)
+
+
+def _free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        free = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [one.getsockname()[1] for one in free]

@@ -104,6 +104,7 @@ class Answer:
         stream: whether it is a stream.
         gap: the longest wait for bytes, in s.
         error: what the client raised; empty: nothing.
+        last: the last line.
     """
 
     status: int = 0
@@ -111,6 +112,7 @@ class Answer:
     stream: bool = False
     gap: float = 0.0
     error: str = ""
+    last: str = ""
 
 
 async def ask(
@@ -130,6 +132,7 @@ async def ask(
     except httpx.HTTPError as error:
         answer.error = repr(error)
     answer.said = said(text)
+    answer.last = text.decode().rstrip().rpartition("\n")[2]
     return answer
 
 

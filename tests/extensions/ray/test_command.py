@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
+from heddle.cli import run
 from heddle.config import EngineConfig, RegistryConfig, ServerConfig
 from heddle.errors import ConfigError, HeddleError
+from heddle.extensions.ray import command
 from heddle.extensions.ray.config import DeployConfig, Deployed
 from heddle.extensions.ray.replica import Replica
 from patience import PATIENCE
@@ -92,13 +94,79 @@ def test_a_machine_that_is_too_small(cluster: Any, monkeypatch: pytest.MonkeyPat
         cluster.check_room(DeployConfig(replicas=2, gpus=1), "")
 
 
-class Serve:
-    """Ray Serve with an application in one state."""
+@pytest.mark.parametrize(
+    ("address", "variables", "mode"),
+    [
+        ("auto", {"RAY_AUTH_TOKEN": "5"}, "token"),
+        ("127.0.0.1:6379", {"RAY_AUTH_TOKEN": "5"}, "token"),
+        ("ray://localhost:10001", {"RAY_AUTH_TOKEN_PATH": __file__}, "token"),
+        ("203.0.113.7:6379", {"RAY_AUTH_TOKEN": "5"}, None),  # a token is for its own cluster
+        ("127.0.0.1:6379", {"RAY_AUTH_TOKEN_PATH": "/none"}, None),
+        ("127.0.0.1:6379", {"RAY_AUTH_TOKEN": "5", "RAY_AUTH_MODE": "disabled"}, "disabled"),
+    ],
+)
+def test_a_cluster_here_gets_the_token(
+    monkeypatch: pytest.MonkeyPatch, address: str, variables: dict[str, str], mode: str | None
+) -> None:
+    environment = dict(variables)
+    monkeypatch.setattr(command.os, "environ", environment)
+    command._show_token(address)
+    assert environment.get("RAY_AUTH_MODE") == mode
 
-    def __init__(self, status: str, **messages: str) -> None:
+
+def test_a_cluster_that_wants_a_token(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def init(**_: Any) -> None:
+        raise cluster.ray.exceptions.AuthenticationError("no token was found")
+
+    monkeypatch.setattr(cluster.ray, "init", init)
+    with pytest.raises(ConfigError, match=r"no token was found.*set RAY_AUTH_MODE=token and put"):
+        cluster.join("auto")
+
+
+def test_an_end_without_a_cluster() -> None:
+    assert refused("--end") == "heddle: --end needs the cluster of the application; set --address"
+
+
+@pytest.fixture
+def joined(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The applications that are deleted on a cluster with `heddle`, to which deploying waits."""
+    deleted: list[str] = []
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(command, "_show_token", lambda _: None)  # it changes this process
+    monkeypatch.setattr(cluster, "join", lambda _: None)
+    monkeypatch.setattr(cluster, "listen", lambda _: "http://there")
+    monkeypatch.setattr(cluster, "run", interrupted)
+    monkeypatch.setattr(cluster, "is_there", lambda name: name == "heddle" not in deleted)
+    monkeypatch.setattr(cluster, "leave", lambda name, _: deleted.append(name))
+    return deleted
+
+
+def test_an_interrupted_update_goes_on(joined: list[str]) -> None:
+    assert run(["deploy", "--address", "auto"]) == 0
+    assert run(["deploy", "--address", "auto", "--name", "other"]) == 0
+    assert joined == ["other"]
+
+
+def test_an_end(joined: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["deploy", "--address", "auto", "--name", "other", "--end"]) == 2
+    assert "the cluster at auto has no application 'other'" in capsys.readouterr().err
+    assert run(["deploy", "--address", "auto", "--end"]) == 0
+    assert joined == ["heddle"]
+
+
+class Serve:
+    """Ray Serve with an application in one state, after others."""
+
+    def __init__(self, status: str, *before: str, **messages: str) -> None:
         deployments = {name: SimpleNamespace(message=one) for name, one in messages.items()}
-        state = SimpleNamespace(status=status, message="", deployments=deployments)
-        self._applications = {"heddle": state}
+        self._states = [
+            SimpleNamespace(status=one, message="", deployments=deployments)
+            for one in (*before, status)
+        ]
 
     def RunTarget(self, *_: Any, **__: Any) -> None:  # noqa: N802  as Ray calls it
         pass
@@ -106,8 +174,12 @@ class Serve:
     def run_many(self, *_: Any, **__: Any) -> None:
         pass
 
+    def delete(self, *_: Any, **__: Any) -> None:
+        pass
+
     def status(self) -> Any:
-        return SimpleNamespace(applications=self._applications)
+        state = self._states.pop(0) if len(self._states) > 1 else self._states[0]
+        return SimpleNamespace(applications={"heddle": state})
 
 
 TRACEBACK = "Traceback (most recent call last):\n  File x\nheddle.errors.ModelSourceError: no model"
@@ -132,6 +204,28 @@ def test_a_deployment_that_fails(
 def test_a_deployment_that_runs(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "serve", Serve("RUNNING"))
     cluster.run(None, "heddle", PATIENCE)
+
+
+def test_a_reason_is_said_once(
+    cluster: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(cluster, "_LOOK_EVERY", 0.0)
+    monkeypatch.setattr(cluster, "serve", Serve("RUNNING", *["DEPLOYING"] * 3, replicas=TRACEBACK))
+    cluster.run(None, "heddle", PATIENCE)
+    expected = "not ready yet: replicas: heddle.errors.ModelSourceError: no model"
+    assert [record.getMessage() for record in caplog.records] == [expected]
+
+
+def test_answers_that_do_not_end_hold_nobody(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        assert now[0] < 5.0 + cluster._ENDING_SECONDS
+        now[0] += seconds
+
+    monkeypatch.setattr(cluster, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
+    monkeypatch.setattr(cluster, "serve", Serve("DELETING"))
+    cluster.leave("heddle", 5.0)
 
 
 def test_versions_that_differ() -> None:

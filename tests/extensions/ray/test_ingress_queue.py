@@ -230,3 +230,11 @@ def test_a_question_to_a_silent_replica_fails() -> None:
     response = asyncio.run(ask(ingress(Handle(told=TimeoutError())), "/metrics", "GET"))
     assert response.status_code == 503
     assert json.loads(response.body)["error"]["code"] == "replica_lost"
+
+
+def test_a_deployment_that_ends_is_named() -> None:
+    ended = DeploymentUnavailableError("replicas")
+    response = asyncio.run(ask(ingress(Handle([ended], [ended], [ended]))))
+    error = json.loads(response.body)["error"]
+    assert (response.status_code, error["code"]) == (503, "replica_lost")
+    assert error["message"].startswith("the deployment ends")

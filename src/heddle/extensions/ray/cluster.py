@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from heddle.config import ServerConfig
     from heddle.extensions.ray.config import DeployConfig
 
+_log = logging.getLogger(__name__)
+
+_NO_REASON = "Ray gives no reason"
+
 _LOOK_EVERY = 0.2
 """Seconds between two looks at a deployment that starts."""
 
@@ -35,6 +39,9 @@ _REACH_SECONDS = 5.0
 
 _JOIN_SECONDS = 60.0
 """Longest time until a cluster has taken this process. Ray itself tries for twelve minutes."""
+
+_ENDING_SECONDS = 10.0
+"""Longest time after the drain in which an ingress tells its clients that their answers end."""
 
 _LAST_PORT = 65_535
 
@@ -46,7 +53,8 @@ def join(address: str) -> None:
     """Join the cluster at an address; without one, start a cluster.
 
     Raises:
-        ConfigError: there is no cluster, or it has another version of Ray or Python.
+        ConfigError: there is no cluster, it wants another token, or it has another version of Ray
+            or Python.
     """
     options: dict[str, Any] = {"address": address} if address else {"include_dashboard": False}
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
@@ -60,14 +68,14 @@ def join(address: str) -> None:
             _within(_JOIN_SECONDS, begin)
         else:
             begin()  # in this thread: what a thread starts, Linux ends together with the thread
-    except (OSError, ValueError, RuntimeError) as error:
-        reason = " ".join(str(error).split())
+    except (OSError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
+        reason = " ".join(str(error).split()).rstrip(".")
         if not address:
             raise HeddleError(f"Ray cannot start a cluster here: {reason}") from None
         raise ConfigError(
             f"--address: no Ray cluster can be joined at {address!r}: {reason}. Start one with"
-            " `ray start --head`, give this process the cluster's token (see Ray's page on token"
-            " authentication), or leave --address out",
+            " `ray start --head`, or leave --address out. If the cluster has a token, set"
+            " RAY_AUTH_MODE=token and put the token in ~/.ray/auth_token or RAY_AUTH_TOKEN",
             param="address",
         ) from None
 
@@ -143,7 +151,7 @@ def listen(server: ServerConfig) -> str:
         serve.start(http_options=options, logging_config=QUIET)
     except (RayServeException, RuntimeError, ray.exceptions.RayError) as error:
         raise HeddleError(f"Ray Serve cannot start: {_line(str(error))}") from None
-    there = _get_global_client().http_config
+    there = _get_global_client().http_config  # nothing public tells it without Ray's dashboard
     if (there.host, there.port) != (server.host, server.port):
         raise ConfigError(
             f"Ray Serve listens on {there.host} port {there.port} of this cluster already. Deploy"
@@ -165,15 +173,19 @@ def run(app: Application, name: str, seconds: float) -> None:
         serve.run_many([target], wait_for_applications_running=False)
     except (RayServeException, RuntimeError, ValueError) as error:
         raise HeddleError(f"the deployment failed: {_line(str(error))}") from None
-    deadline = time.monotonic() + seconds
+    deadline, said = time.monotonic() + seconds, ""
     while True:
         state = serve.status().applications.get(name)
+        why = _reasons(state) if state is not None else ""
         if state is not None and state.status == ApplicationStatus.RUNNING:
             return
         if state is not None and state.status == ApplicationStatus.DEPLOY_FAILED:
-            raise HeddleError(f"the deployment failed: {_reasons(state)}")
+            raise HeddleError(f"the deployment failed: {why or _NO_REASON}")
+        if why not in ("", said):  # Ray goes on trying, if another replica has started
+            said = why
+            _log.warning("not ready yet: %s", why)
         if time.monotonic() > deadline:
-            why = _reasons(state) if state is not None else "Ray says nothing about it"
+            why = why or _NO_REASON
             raise HeddleError(
                 f"the deployment was not ready after {seconds:g} s: {why}. Raise --start-wait, or"
                 " give the cluster more room"
@@ -181,23 +193,25 @@ def run(app: Application, name: str, seconds: float) -> None:
         time.sleep(_LOOK_EVERY)
 
 
-def leave(name: str, seconds: float) -> None:
-    """Delete an application, and give its requests `seconds` to end.
+def is_there(name: str) -> bool:
+    """Whether the cluster has an application of this name."""
+    return name in serve.status().applications
 
-    Ray would wait for as long as an ingress has streams.
-    """
-    serve.delete(name, _blocking=False)
-    end = time.monotonic() + seconds
-    while name in serve.status().applications and time.monotonic() < end:
+
+def leave(name: str, drain: float) -> None:
+    """Delete an application. Its answers have `drain` seconds, and then end with an error."""
+    serve.delete(name, _blocking=False)  # which would wait for 60 s at most, and raise
+    end = time.monotonic() + drain + _ENDING_SECONDS
+    while is_there(name) and time.monotonic() < end:
         time.sleep(_LOOK_EVERY)
 
 
 def _reasons(state: ApplicationStatusOverview) -> str:
-    """What Ray says about the deployments that are not ready, each in a line."""
+    """What Ray says about the deployments that are not ready, each in a line; may be empty."""
     said = [
         f"{name}: {_line(one.message)}" for name, one in state.deployments.items() if one.message
     ]
-    return "; ".join(said) or _line(state.message) or "Ray gives no reason"
+    return "; ".join(said) or _line(state.message)
 
 
 def _line(message: str) -> str:

@@ -251,6 +251,8 @@ class Ingress:
                 f" Try again in about {seconds:.0f} s",
                 retry_after=seconds,
             ) from None
+        except DeploymentUnavailableError:
+            raise ReplicaLostError("the deployment ends, or none of its replicas starts") from None
         except (ray.exceptions.RayError, RayServeException) as error:
             raise ReplicaLostError(f"the replica failed: {type(error).__name__}") from error
         except BaseException:  # the client has left, or the replica is silent

@@ -7,6 +7,7 @@ import logging
 import os
 from dataclasses import asdict
 from importlib import metadata
+from socket import gethostname
 from typing import TYPE_CHECKING
 
 from heddle.errors import ConfigError, ForbiddenError, ModelPoisonedError
@@ -85,7 +86,7 @@ class Replica:
         own = metadata.version("heddle")
         if own != deployed.version:
             raise ConfigError(
-                f"this machine has Heddle {own}, and the deployment was made with"
+                f"the machine {gethostname()} has Heddle {own}, and the deployment was made with"
                 f" {deployed.version}. Install the same version on all machines"
             )
         log_as_serve(deployed.server.log_level)

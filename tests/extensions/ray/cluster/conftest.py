@@ -1,4 +1,4 @@
-"""One deployment for all tests on a cluster."""
+"""One deployment for all tests of this package, which ends with them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SETTINGS = (
 )
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def deployment() -> Iterator[Deployment]:
     """Three replicas of the default model."""
     with deployed(*SETTINGS) as made:
