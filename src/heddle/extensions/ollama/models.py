@@ -11,7 +11,10 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fastapi import APIRouter, Request
+from fastapi.routing import APIRoute
+from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Match
 
 from heddle.extensions.ollama.description import described_files, described_model
 from heddle.extensions.ollama.fetching import facts_of
@@ -24,6 +27,8 @@ from heddle.server.http.schema import takes
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from starlette.types import Scope
 
     from heddle.hosting.status import ModelStatus
     from heddle.loading.loaded_model import ModelInfo
@@ -101,13 +106,30 @@ def routes(service: Service) -> APIRouter:
         more = {"details": details(info), "modified_at": modified_at(info)}
         return json_response(shown | described | more)
 
-    @router.get("/", include_in_schema=False)
-    @router.head("/", include_in_schema=False)
     async def root() -> Response:
         """Tell Ollama's clients, which look for this text, that the server is there."""
         return PlainTextResponse("Ollama is running")
 
+    router.add_api_route(
+        "/",
+        root,
+        methods=["GET", "HEAD"],
+        include_in_schema=False,
+        route_class_override=_Yielding,
+    )
     return router
+
+
+class _Yielding(APIRoute):
+    """A route that leaves browsers to another extension's page, if there is one."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """See Starlette, whose router calls a partial match if no other route matches fully."""
+        match, child = super().matches(scope)
+        is_for_browser = match is Match.FULL and "text/html" in Headers(scope=scope).get(
+            "accept", ""
+        )
+        return (Match.PARTIAL if is_for_browser else match), child
 
 
 def tagged(name: str) -> str:

@@ -42,6 +42,11 @@ if TYPE_CHECKING:
 OPEN_PATHS = frozenset({"/health", "/health/live", "/health/ready", "/ready"})
 """Paths that need no key, because health checkers have none."""
 
+
+class OpenRoute(APIRoute):
+    """A route whose path needs no key: `APIRouter(route_class=OpenRoute)`."""
+
+
 _AUTHORITY = re.compile(
     r"(?:(?P<name>localhost)|(?P<v4>[0-9.]+)|\[(?P<v6>[0-9a-f:.]*:[0-9a-f:.]*)\])(?::(?P<port>[0-9]{1,5}))?",
     re.IGNORECASE,

@@ -24,7 +24,7 @@ from heddle.server.http.hints import HEADER
 from heddle.server.http.record import ID_HEADERS, RECORD, RequestRecord, id_headers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Sequence, Set
 
     from starlette.applications import Starlette
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -56,6 +56,7 @@ class Edge:
         app: ASGIApp,
         access: Access,
         spellings: Spellings,
+        open_paths: Set[str] = OPEN_PATHS,
         origins: Sequence[str] = (),
         readers: Sequence[Reader] = (),
     ) -> None:
@@ -64,12 +65,14 @@ class Edge:
             app: has the routes.
             access: knows the server's keys.
             spellings: of the paths of all routes.
+            open_paths: paths that need no key.
             origins: the setting `cors`.
             readers: get all records.
         """
         self._app = app
         self._access = access
         self._spellings = spellings
+        self._open_paths = open_paths
         # A browser's preflight request has no key, so CORS is outside of the check of keys.
         self._inside: ASGIApp = Cors(self._admit, origins) if origins else self._admit
         self._readers = readers
@@ -133,7 +136,7 @@ class Edge:
 
         Health checkers have no key, and want to know that the server stops.
         """
-        if scope["path"] in OPEN_PATHS:
+        if scope["path"] in self._open_paths:
             return None
         if self._access.looks:
             try:

@@ -1,0 +1,137 @@
+// Speaks with the server: requests with the key, and streams of events.
+
+const KEY = 'heddle-key';
+
+/** An error of the server, or of the way to it. */
+export class Failure extends Error {
+  /**
+   * @param {string} message
+   * @param {number} status The HTTP status; 0: the server did not answer.
+   */
+  constructor(message, status) {
+    super(message);
+    this.status = status;
+  }
+
+  /** @returns {boolean} Whether the server did not answer, or stopped in the middle. */
+  get isLoss() {
+    return this.status === 0;
+  }
+}
+
+/** The server, as the page uses it. The key stays in this tab. */
+export class Api {
+  /** @param {(message: string) => Promise<string|null>} askForKey Asks the user for a key. */
+  constructor(askForKey) {
+    this._askForKey = askForKey;
+    this._asking = null;
+    this.onLoss = () => {};
+  }
+
+  /**
+   * Send a request, and ask for a key if the server wants one.
+   * @param {string} path
+   * @param {{method?: string, body?: any, signal?: AbortSignal}} [options] The body becomes JSON.
+   * @returns {Promise<Response>} A response with a status of success.
+   */
+  async request(path, options = {}) {
+    for (;;) {
+      const sent = sessionStorage.getItem(KEY);
+      const response = await this._fetch(path, options, sent);
+      if (response.ok) return response;
+      const message = await messageOf(response);
+      if (response.status !== 401) throw new Failure(message, response.status);
+      if (!(await this._newKey(sent, message))) throw new Failure(message, 401);
+    }
+  }
+
+  /**
+   * Send a request, and read its answer as JSON.
+   * @param {string} path
+   * @param {{method?: string, body?: any, signal?: AbortSignal}} [options]
+   * @returns {Promise<any>}
+   */
+  async json(path, options) {
+    return (await this.request(path, options)).json();
+  }
+
+  /**
+   * The events of a streamed answer.
+   * @param {string} path
+   * @param {any} body
+   * @param {AbortSignal} signal
+   * @returns {AsyncGenerator<any>}
+   */
+  async *events(path, body, signal) {
+    const response = await this.request(path, { method: 'POST', body, signal });
+    let complete = false;
+    for await (const data of this._data(response, signal)) {
+      if (data === '[DONE]') {
+        complete = true;
+        break;
+      }
+      const event = JSON.parse(data);
+      if (event.error) throw new Failure(event.error.message ?? 'the answer failed', 500);
+      yield event;
+    }
+    if (!complete) throw this._lost();
+  }
+
+  async *_data(response, signal) {
+    const decoder = new TextDecoder();
+    const reader = response.body.getReader();
+    let rest = '';
+    for (;;) {
+      const { done, value } = await reader.read().catch((error) => {
+        throw signal.aborted ? error : this._lost();
+      });
+      if (done) return;
+      const lines = (rest + decoder.decode(value, { stream: true })).split('\n');
+      rest = lines.pop();
+      for (const line of lines) if (line.startsWith('data: ')) yield line.slice(6);
+    }
+  }
+
+  async _fetch(path, { method = 'GET', body, signal }, key) {
+    const headers = {};
+    if (key) headers.authorization = `Bearer ${key}`;
+    if (body !== undefined) headers['content-type'] = 'application/json';
+    const text = body === undefined ? undefined : JSON.stringify(body);
+    try {
+      return await fetch(path, { method, headers, body: text, signal, credentials: 'omit' });
+    } catch (error) {
+      throw signal?.aborted ? error : this._lost();
+    }
+  }
+
+  _lost() {
+    this.onLoss();
+    return new Failure('The server does not answer.', 0);
+  }
+
+  /** Ask for a key once, however many requests wait for it. */
+  async _newKey(sent, message) {
+    if (sessionStorage.getItem(KEY) !== sent) return true;
+    this._asking ??= this._askForKey(message).finally(() => {
+      this._asking = null;
+    });
+    const key = await this._asking;
+    if (key) sessionStorage.setItem(KEY, key);
+    return Boolean(key);
+  }
+
+  /** Forget the key of this tab. */
+  forgetKey() {
+    sessionStorage.removeItem(KEY);
+  }
+}
+
+async function messageOf(response) {
+  const text = await response.text().catch(() => '');
+  try {
+    const { error } = JSON.parse(text);
+    return error.message ?? String(error);
+  } catch {
+    return text.slice(0, 300) || `The server answered ${response.status}.`;
+  }
+}

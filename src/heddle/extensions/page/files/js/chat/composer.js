@@ -1,0 +1,67 @@
+// The field for the next message.
+
+import { button, el } from '../dom.js';
+
+const TALLEST = 240;
+
+/** The field, with the button that sends or stops. */
+export class Composer {
+  /**
+   * @param {(text: string) => void} send
+   * @param {() => void} stop
+   */
+  constructor(send, stop) {
+    this._send = send;
+    this._stop = stop;
+    this.field = el('textarea', {
+      rows: 1,
+      dir: 'auto',
+      placeholder: 'Message',
+      'aria-label': 'Message',
+      oninput: () => this._grow(),
+      onkeydown: (event) => this._press(event),
+    });
+    this._button = el('button.main.has-icon', { type: 'submit' });
+    this.node = el(
+      'form.composer',
+      { onsubmit: (event) => this._submit(event) },
+      el('div.box', {}, this.field, this._button),
+      el('p.hint', {}, 'Enter sends, Shift+Enter begins a line, Escape stops.'),
+    );
+    this.setRunning(false);
+  }
+
+  /** @param {boolean} isRunning */
+  setRunning(isRunning) {
+    if (this._isRunning === isRunning) return;
+    this._isRunning = isRunning;
+    const fresh = button(isRunning ? 'Stop' : 'Send', () => {}, { icon: isRunning ? 'stop' : 'send' });
+    this._button.replaceChildren(...fresh.childNodes);
+    this._button.setAttribute('aria-label', fresh.getAttribute('aria-label'));
+    this._button.title = fresh.title;
+  }
+
+  _press(event) {
+    if (event.key !== 'Enter' || event.shiftKey || event.isComposing) return;
+    event.preventDefault();
+    if (!this._isRunning) this._submit(event);
+  }
+
+  _submit(event) {
+    event.preventDefault();
+    if (this._isRunning) {
+      this._stop();
+      return;
+    }
+    const text = this.field.value;
+    if (!text.trim()) return;
+    this.field.value = '';
+    this._grow();
+    this._send(text);
+  }
+
+  _grow() {
+    this.field.style.height = 'auto';
+    this.field.style.height = `${Math.min(this.field.scrollHeight, TALLEST)}px`;
+  }
+}

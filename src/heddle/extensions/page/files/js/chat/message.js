@@ -1,0 +1,188 @@
+// Shows one message: its text, reasoning, calls, figures, and what can be done with it.
+
+import { button, copyText, el } from '../dom.js';
+import { AnswerText } from './answer_text.js';
+import { cardsOf } from './cards.js';
+import { endOf, figuresOf } from './figures.js';
+import { tokensOf } from './tokens.js';
+import { branchesAt, pairOf } from './tree.js';
+
+/** One message of the shown branch. */
+export class MessageView {
+  /**
+   * @param {import('../main.js').App} app
+   * @param {import('./session.js').Session} session
+   * @param {import('./tree.js').Message} message
+   */
+  constructor(app, session, message) {
+    this._app = app;
+    this._session = session;
+    this._message = message;
+    const isUser = message.role === 'user';
+    this._text = new AnswerText(app.api);
+    this._thoughts = null;
+    this._extra = el('div.extra');
+    this._foot = el('footer');
+    this.node = el(
+      `article.message.${isUser ? 'from-user' : 'from-model'}`,
+      { 'aria-label': isUser ? 'You' : message.model ?? 'Answer' },
+      this._text.node,
+      this._extra,
+      this._foot,
+    );
+    this.update();
+  }
+
+  get _isRunning() {
+    return this._session.running.has(this._message.id);
+  }
+
+  /** Show the text as it is now. Called often. */
+  updateText() {
+    const { content, reasoning } = this._message;
+    if (reasoning) this._showThoughts(reasoning);
+    this._text.show(content, !this._isRunning);
+    this.node.classList.toggle('running', this._isRunning);
+    this.node.classList.toggle('waiting', this._isRunning && !content && !reasoning);
+  }
+
+  /** Show everything anew. */
+  update() {
+    this.updateText();
+    const message = this._message;
+    if (message.role === 'user') this._showActions([...this._turns(), this._editButton(), this._copyButton()]);
+    else this._updateAnswer();
+  }
+
+  _updateAnswer() {
+    const message = this._message;
+    const end = this._isRunning ? '' : endOf(message);
+    this._extra.replaceChildren(
+      ...cardsOf(this._session, message, this._isRunning),
+      ...this._jsonState(),
+      ...(end ? [el('p.end', { role: 'note' }, end)] : []),
+      ...(this._tokens && message.tokens ? [this._tokens] : []),
+    );
+    this._text.node.hidden = Boolean(this._tokens);
+    if (this._isRunning) this._showActions(this._turns());
+    else this._showActions([...this._turns(), ...this._answerButtons(end)], figuresOf(message));
+  }
+
+  _showActions(actions, figures = []) {
+    const texts = figures.map((one) => el('span', {}, one));
+    this._foot.replaceChildren(
+      el('div.actions', {}, ...actions),
+      figures.length ? el('p.figures', {}, ...texts) : '',
+    );
+  }
+
+  _showThoughts(reasoning) {
+    if (!this._thoughts) {
+      this._thoughts = new AnswerText(this._app.api);
+      const summary = el('summary', {}, 'Reasoning');
+      this._text.node.before(el('details.reasoning', {}, summary, this._thoughts.node));
+    }
+    this._thoughts.show(reasoning, !this._isRunning || Boolean(this._message.content));
+  }
+
+  /** The arrows between branches. */
+  _turns() {
+    const branches = branchesAt(this._session.messages, this._message);
+    if (branches.length < 2) return [];
+    const place = branches.indexOf(this._message);
+    const arrow = (label, name, by, isOff) =>
+      button(label, () => this._session.turn(this._message, by), {
+        icon: name,
+        kind: 'quiet',
+        props: { disabled: isOff },
+      });
+    return [
+      el(
+        'span.turns',
+        { role: 'group', 'aria-label': 'Branches' },
+        arrow('Branch before', 'back', -1, place === 0),
+        el('span.figure', {}, `${place + 1} / ${branches.length}`),
+        arrow('Next branch', 'forth', 1, place === branches.length - 1),
+      ),
+    ];
+  }
+
+  _answerButtons(end) {
+    const session = this._session;
+    const message = this._message;
+    const quiet = (label, name, run) => button(label, run, { icon: name, kind: 'quiet' });
+    const buttons = [
+      quiet('Answer again with another seed', 'redo', () => session.regenerate(message)),
+      this._copyButton(),
+    ];
+    if (end) buttons.unshift(button('Continue', () => session.continueAnswer(message), { kind: 'small' }));
+    if (message.tokens?.length) buttons.push(this._tokensButton());
+    if (pairOf(session.messages, message).length > 1 && session.conversation.head !== message.id) {
+      buttons.push(button('Go on with this one', () => session.show(message.id), { kind: 'small' }));
+    }
+    return buttons;
+  }
+
+  _tokensButton() {
+    const toggle = () => {
+      this._tokens = this._tokens
+        ? null
+        : tokensOf(this._message, (content) => this._session.branchFrom(this._message, content));
+      this._updateAnswer();
+    };
+    const props = { 'aria-pressed': String(Boolean(this._tokens)) };
+    return button('Tokens', toggle, { kind: 'small', props });
+  }
+
+  _copyButton() {
+    const copy = async () => {
+      const isCopied = await copyText(this._message.content);
+      this._app.announce(isCopied ? 'Copied.' : 'The browser does not allow copying here.');
+    };
+    return button('Copy', copy, { icon: 'copy', kind: 'quiet' });
+  }
+
+  _editButton() {
+    return button('Edit and send again', () => this._edit(), { icon: 'edit', kind: 'quiet' });
+  }
+
+  _edit() {
+    const field = el('textarea', { rows: 4, value: this._message.content, 'aria-label': 'Your message' });
+    const close = () => {
+      form.remove();
+      this._text.node.hidden = this._foot.hidden = false;
+    };
+    const send = () => {
+      close();
+      this._session.send(field.value, this._message.parent);
+    };
+    const form = el(
+      'div.editor',
+      {},
+      field,
+      el('div.choices', {}, button('Cancel', close, { kind: 'plain' }), button('Send', send, { kind: 'main' })),
+    );
+    form.addEventListener('keydown', (event) => {
+      if (event.key === 'Escape') close();
+      else if (event.key !== 'Enter' || event.shiftKey || event.isComposing) return;
+      else send();
+      event.preventDefault();
+      event.stopPropagation();
+    });
+    this._text.node.hidden = this._foot.hidden = true;
+    this._text.node.after(form);
+    field.focus();
+  }
+
+  /** Whether an answer that must be JSON is JSON. */
+  _jsonState() {
+    const { content, finish } = this._message;
+    if (!this._session.settings.schema?.trim() || finish !== 'stop') return [];
+    try {
+      JSON.parse(content);
+      return [el('p.good', {}, 'Valid JSON')];
+    } catch (error) {
+      return [el('p.problem', {}, `Not valid JSON: ${error.message}`)];
+    }
+  }
+}

@@ -1,0 +1,126 @@
+// The settings of a conversation: system prompt, sampling, form of answers, functions, comparison.
+
+import { button, el } from '../dom.js';
+import { editFunction } from './functions.js';
+import { Sampling } from './sampling.js';
+
+/** The panel beside the conversation. */
+export class Panel {
+  /**
+   * @param {import('../main.js').App} app
+   * @param {import('./session.js').Session} session
+   */
+  constructor(app, session) {
+    this._app = app;
+    this._session = session;
+    this._functions = el('div.functions');
+    this._other = el('select', { onchange: () => this._set('other', this._other.value) });
+    this._onModels = () => this._showModels();
+    app.models.addEventListener('change', this._onModels);
+    this._sampling = new Sampling(app, session.settings, () => session.saveConversation());
+    this.node = el(
+      'aside.panel',
+      { 'aria-label': 'Settings of this conversation' },
+      el('label.field', {}, 'System prompt', this._text('system', 4)),
+      this._sampling.node,
+      section('Tokens', this._logprobs()),
+      section('Answer as JSON', this._schema()),
+      section('Functions', this._functions),
+      section('Two answers side by side', el('label.field', {}, 'Second model', this._other)),
+    );
+    this._showModels();
+    this._showFunctions();
+  }
+
+  /** End the listening. */
+  close() {
+    this._app.models.removeEventListener('change', this._onModels);
+    this._sampling.close();
+  }
+
+  _set(name, value) {
+    this._session.settings[name] = value;
+    this._session.saveConversation();
+  }
+
+  _text(name, rows) {
+    const field = el('textarea', { rows, dir: 'auto', value: this._session.settings[name] });
+    field.addEventListener('change', () => this._set(name, field.value));
+    return field;
+  }
+
+  _logprobs() {
+    const box = el('input', {
+      type: 'checkbox',
+      checked: this._session.settings.logprobs,
+      onchange: () => this._set('logprobs', box.checked),
+    });
+    return el('label.check', {}, box, 'Keep probabilities, and what else could have come');
+  }
+
+  _schema() {
+    const field = this._text('schema', 6);
+    field.classList.add('code');
+    field.spellcheck = false;
+    const problem = el('p.problem', { role: 'alert' });
+    const check = () => {
+      problem.textContent = schemaFault(field.value);
+      field.setAttribute('aria-invalid', String(Boolean(problem.textContent)));
+    };
+    field.addEventListener('input', check);
+    check();
+    return el('div', {}, el('label.field', {}, 'JSON schema; empty: any text', field), problem);
+  }
+
+  _showModels() {
+    const options = this._app.models.all.map((one) => el('option', { value: one.id }, one.id));
+    this._other.replaceChildren(el('option', { value: '' }, 'none'), ...options);
+    this._other.value = this._session.settings.other;
+  }
+
+  _showFunctions() {
+    const rows = this._session.functions.map((one, place) => this._functionRow(one, place));
+    const add = button('Add a function', () => this._edit(-1), { kind: 'small' });
+    this._functions.replaceChildren(...rows, add);
+  }
+
+  _functionRow(definition, place) {
+    const { name } = definition;
+    const chosen = this._session.settings.functions;
+    const toggle = () => {
+      const others = chosen.filter((one) => one !== name);
+      this._set('functions', box.checked ? [...others, name] : others);
+    };
+    const box = el('input', { type: 'checkbox', checked: chosen.includes(name), onchange: toggle });
+    const edit = button(`Edit ${name}`, () => this._edit(place), { icon: 'edit', kind: 'quiet' });
+    return el('div.row', {}, el('label.check', {}, box, el('code', {}, name)), edit);
+  }
+
+  async _edit(place) {
+    const all = this._session.functions;
+    const edited = await editFunction(all[place] ?? null);
+    if (!edited) return;
+    if (edited === 'remove') all.splice(place, 1);
+    else if (place < 0) all.push(edited);
+    else all[place] = edited;
+    if (edited.name && place < 0) this._session.settings.functions.push(edited.name);
+    await this._app.store.savePreference('functions', all);
+    this._session.saveConversation();
+    this._showFunctions();
+  }
+}
+
+function section(title, ...content) {
+  return el('details.section', {}, el('summary', {}, title), ...content);
+}
+
+function schemaFault(text) {
+  if (!text.trim()) return '';
+  try {
+    const schema = JSON.parse(text);
+    const isObject = schema && typeof schema === 'object' && !Array.isArray(schema);
+    return isObject ? '' : 'The schema must be an object.';
+  } catch (error) {
+    return `Not valid JSON: ${error.message}`;
+  }
+}

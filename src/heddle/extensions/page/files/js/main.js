@@ -1,0 +1,131 @@
+// Starts the page: the header, the views by hash routes, the watch over the server.
+
+import { Api } from './api.js';
+import { askForText, showShortcuts, tell } from './dialogs.js';
+import { button, el } from './dom.js';
+import { Health } from './health.js';
+import { Models } from './models.js';
+import { Shortcuts } from './shortcuts.js';
+import { Store } from './store.js';
+import { VIEWS } from './views.js';
+
+/**
+ * What views get.
+ * @typedef {Object} App
+ * @property {Api} api
+ * @property {Store} store
+ * @property {Models} models
+ * @property {Shortcuts} shortcuts
+ * @property {Health} health
+ * @property {(text: string) => void} announce Tells screen readers.
+ * @property {(route: string) => void} go Shows another route, such as `chat/ID`.
+ * @property {() => string} rest The route behind the view's name.
+ */
+
+async function start() {
+  const live = document.getElementById('live');
+  const api = new Api((message) =>
+    askForText('This server needs a key', 'API key', { type: 'password', hint: message }),
+  );
+  const store = await Store.open();
+  const models = new Models(api, store);
+  const health = new Health(document.getElementById('banner'), () => {
+    app.announce('The server answers again.');
+    models.refresh().catch(() => {});
+  });
+  api.onLoss = () => health.suspect();
+  const app = {
+    api,
+    store,
+    models,
+    health,
+    shortcuts: new Shortcuts(),
+    announce: (text) => {
+      live.textContent = text;
+    },
+    go: (route) => {
+      location.hash = `#/${route}`;
+    },
+    rest: () => routeOf().rest,
+  };
+  fillBar(app);
+  addShortcuts(app);
+  new Router(app).start();
+  await models.refresh().catch((error) => error.isLoss || tell('No models', error.message));
+}
+
+function fillBar(app) {
+  const links = VIEWS.map((view) => el('a', { href: `#/${view.name}` }, view.title));
+  const help = button('Shortcuts (?)', () => showShortcuts(app.shortcuts.list), { kind: 'quiet' });
+  help.replaceChildren('?');
+  help.setAttribute('aria-label', 'Shortcuts');
+  document.getElementById('bar').append(
+    el(
+      'span.brand',
+      {},
+      el('img', { src: '/page/mark.svg', alt: '', width: 22, height: 22 }),
+      el('h1', {}, 'Heddle'),
+    ),
+    el('nav.views', { 'aria-label': 'Views' }, ...links),
+    modelField(app.models),
+    help,
+  );
+}
+
+function modelField(models) {
+  const select = el('select', { onchange: () => models.choose(select.value) });
+  models.addEventListener('change', () => {
+    select.replaceChildren(...models.all.map((one) => el('option', { value: one.id }, one.id)));
+    select.value = models.chosen;
+  });
+  return el('label.model', {}, el('span.unseen', {}, 'Model'), select);
+}
+
+function addShortcuts(app) {
+  app.shortcuts.add('?', 'List the shortcuts', () => {
+    showShortcuts(app.shortcuts.list);
+  });
+  for (const view of VIEWS) {
+    app.shortcuts.add(`Alt+${view.hotkey}`, `Show ${view.title}`, () => app.go(view.name));
+  }
+}
+
+/** Shows the view of the hash route. */
+class Router {
+  constructor(app) {
+    this._app = app;
+    this._root = document.getElementById('main');
+    this._shown = null;
+    this._unmount = () => {};
+  }
+
+  start() {
+    addEventListener('hashchange', () => this._show());
+    this._show();
+  }
+
+  async _show() {
+    const { name } = routeOf();
+    const view = VIEWS.find((one) => one.name === name) ?? VIEWS[0];
+    if (this._shown === view) return;
+    this._shown = view;
+    const { mount } = await view.load();
+    if (this._shown !== view) return;
+    this._unmount();
+    this._root.replaceChildren();
+    this._unmount = mount(this._root, this._app);
+    document.title = `${view.title} · Heddle`;
+    for (const link of document.querySelectorAll('.views a')) {
+      const isHere = link.getAttribute('href') === `#/${view.name}`;
+      if (isHere) link.setAttribute('aria-current', 'page');
+      else link.removeAttribute('aria-current');
+    }
+  }
+}
+
+function routeOf() {
+  const [name, rest = ''] = location.hash.replace(/^#\//, '').split('/');
+  return { name: name || VIEWS[0].name, rest };
+}
+
+start().catch((error) => tell('The page cannot start', String(error.message ?? error)));
