@@ -25,7 +25,8 @@ export class Api {
   constructor(askForKey) {
     this._askForKey = askForKey;
     this._asking = null;
-    this.onLoss = () => {};
+    /** Called when the server may be away. */
+    this.onDoubt = () => {};
   }
 
   /**
@@ -71,7 +72,10 @@ export class Api {
         break;
       }
       const event = JSON.parse(data);
-      if (event.error) throw new Failure(event.error.message ?? 'the answer failed', 500);
+      if (event.error) {
+        this.onDoubt(); // a server that stops says so, and is gone then
+        throw new Failure(event.error.message ?? 'the answer failed', 500);
+      }
       yield event;
     }
     if (!complete) throw this._lost();
@@ -105,7 +109,7 @@ export class Api {
   }
 
   _lost() {
-    this.onLoss();
+    this.onDoubt();
     return new Failure('The server does not answer.', 0);
   }
 

@@ -33,7 +33,7 @@ async function start() {
     app.announce('The server answers again.');
     models.refresh().catch(() => {});
   });
-  api.onLoss = () => health.suspect();
+  api.onDoubt = () => health.suspect();
   const app = {
     api,
     store,

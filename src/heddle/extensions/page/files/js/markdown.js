@@ -8,7 +8,7 @@ const TAGS = new Set(
 const ATTRIBUTES = new Set(['class', 'data-address', 'data-language', 'dir', 'start', 'title', 'type']);
 
 /** Longest text that is rendered at once. */
-export const MOST_RENDERED = 32768;
+export const MOST_RENDERED = 16384;
 
 /**
  * Render texts.

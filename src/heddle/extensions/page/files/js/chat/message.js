@@ -58,10 +58,10 @@ export class MessageView {
     const message = this._message;
     const end = this._isRunning ? '' : endOf(message);
     this._extra.replaceChildren(
+      ...(this._tokens && message.tokens ? [this._tokens] : []),
       ...cardsOf(this._session, message, this._isRunning),
       ...this._jsonState(),
       ...(end ? [el('p.end', { role: 'note' }, end)] : []),
-      ...(this._tokens && message.tokens ? [this._tokens] : []),
     );
     this._text.node.hidden = Boolean(this._tokens);
     if (this._isRunning) this._showActions(this._turns());
@@ -71,8 +71,8 @@ export class MessageView {
   _showActions(actions, figures = []) {
     const texts = figures.map((one) => el('span', {}, one));
     this._foot.replaceChildren(
-      el('div.actions', {}, ...actions),
       figures.length ? el('p.figures', {}, ...texts) : '',
+      el('div.actions', {}, ...actions),
     );
   }
 

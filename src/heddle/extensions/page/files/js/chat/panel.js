@@ -81,7 +81,15 @@ export class Panel {
   _showFunctions() {
     const rows = this._session.functions.map((one, place) => this._functionRow(one, place));
     const add = button('Add a function', () => this._edit(-1), { kind: 'small' });
-    this._functions.replaceChildren(...rows, add);
+    this._functions.replaceChildren(...rows, add, this._choice());
+  }
+
+  _choice() {
+    const words = { auto: 'when it wants to', required: 'always', none: 'never' };
+    const options = Object.entries(words).map(([value, text]) => el('option', { value }, text));
+    const select = el('select', { onchange: () => this._set('choice', select.value) }, ...options);
+    select.value = this._session.settings.choice;
+    return el('label.field', {}, 'The model calls them', select);
   }
 
   _functionRow(definition, place) {

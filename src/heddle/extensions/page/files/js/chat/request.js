@@ -25,9 +25,14 @@ export function bodyOf({ settings, functions, path, answer, continues }) {
     stream_options: { include_usage: true },
     ...(continues ? { continue_final_message: true } : {}),
     ...(settings.logprobs ? { logprobs: true, top_logprobs: TOP } : {}),
-    ...(tools.length ? { tools } : {}),
+    ...(tools.length ? { tools, tool_choice: choiceOf(settings, path) } : {}),
     ...formatOf(settings),
   };
+}
+
+/** After a result, the model may answer: calls that must be would never end. */
+function choiceOf({ choice }, path) {
+  return choice === 'required' && path.at(-1).role === 'tool' ? 'auto' : choice;
 }
 
 function formatOf({ schema }) {

@@ -16,6 +16,7 @@ export const FRESH = {
   logprobs: false,
   schema: '',
   functions: [],
+  choice: 'auto',
   other: '',
 };
 

@@ -51,7 +51,7 @@ export function childrenOf(messages, parent) {
 export function branchesAt(messages, message) {
   const all = childrenOf(messages, message.parent).filter((one) => one.role === message.role);
   const isFirst = (one) => !one.pair || all.find((other) => other.pair === one.pair) === one;
-  return all.filter((one) => isFirst(one) || one === message);
+  return isFirst(message) ? all.filter(isFirst) : [message];
 }
 
 /**

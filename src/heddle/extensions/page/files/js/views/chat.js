@@ -38,7 +38,7 @@ class ChatView {
       'div.chat',
       {},
       el('div.left', { id: 'left' }, this._list.node),
-      el('div.center', {}, this._drawers(), this._middle, this._composer.node),
+      el('div.center', {}, this._drawers(), el('div.room', { onclick: () => this._closeDrawers() }, this._middle, this._composer.node)),
       this._side,
     );
     root.append(this._grid);

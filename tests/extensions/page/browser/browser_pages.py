@@ -1,0 +1,120 @@
+"""Pages of a server whose model says what a test tells it to."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from configs import server_config
+from heddle.step import Sampled
+from live_server import live_server
+from patience import PATIENCE
+from talking_model import TalkingExecutor, talking_engine
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from playwright.sync_api import Browser, Page
+
+    from heddle.config import ServerConfig
+    from heddle.engine import Engine
+    from heddle.step import Chunk, Failed
+
+TEMPLATE = (
+    "{% for message in messages %}<{{ message.role }}>{{ message.content }}{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+
+
+class Speaker:
+    """A server of a model that says what a test tells it to.
+
+    Attributes:
+        url: its address.
+        executor: its `gate` holds the model's steps while it is clear.
+    """
+
+    def __init__(self, engine: Engine, executor: TalkingExecutor, config: ServerConfig) -> None:
+        self.executor = executor
+        self._stack = ExitStack()
+        self.url = self._stack.enter_context(live_server(engine, config)).url
+
+    def stop(self) -> None:
+        """Stop the server, for good."""
+        self._stack.close()
+
+    def says(self, *answers: str) -> None:
+        """Set the texts that the model says from now on, by the seed."""
+        self.executor.answers = answers
+
+    def says_in_turn(self, *answers: str) -> None:
+        """Set the texts of the next answers, one after the other."""
+        left, bind = list(answers), self.executor._bind
+
+        def next_answer(binding: Any) -> None:
+            if not binding.output and left:
+                self.says(left.pop(0))
+            bind(binding)
+
+        self.executor._bind = next_answer  # type: ignore[method-assign]
+
+    @property
+    def prompt(self) -> str:
+        """The last prompt."""
+        return self.executor.prompts[-1]
+
+
+def alternatives(chunk: Chunk, read: Any) -> list[Sampled | Failed]:
+    """The tokens of a chunk, each with `?` as its alternative."""
+    return [
+        replace(one, logprob=-0.1, top=((one.token, -0.1), (ord("?"), -2.5)))
+        if isinstance(one, Sampled)
+        else one
+        for one in read(chunk)
+    ]
+
+
+@contextmanager
+def speaking(**settings: Any) -> Iterator[Speaker]:
+    with talking_engine(TEMPLATE) as (engine, executor):
+        encode = cache(executor._tokenizer.encode)  # the executor asks for it with each token
+        executor._tokenizer.encode = encode  # type: ignore[method-assign]
+        read = executor._read
+        executor._read = lambda chunk: alternatives(chunk, read)  # type: ignore[method-assign]
+        speaker = Speaker(engine, executor, server_config(port=0, **settings))
+        try:
+            yield speaker
+        finally:
+            executor.gate.set()
+            speaker.stop()
+
+
+@contextmanager
+def opened(browser: Browser, url: str, **options: Any) -> Iterator[Page]:
+    """A page with storage of its own. Errors in its console fail the test."""
+    context = browser.new_context(**{"viewport": {"width": 1280, "height": 800}} | options)
+    context.set_default_timeout(PATIENCE * 1000)
+    page = context.new_page()
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("console", lambda one: errors.append(one.text) if one.type == "error" else None)
+    page.goto(url)
+    try:
+        yield page
+    finally:
+        context.close()
+    expected = ("ERR_CONNECTION", "ERR_INCOMPLETE", "401", "503")
+    assert [one for one in errors if not any(word in one for word in expected)] == []
+
+
+def send(page: Page, text: str) -> None:
+    """Send a message."""
+    page.get_by_role("textbox", name="Message").fill(text)
+    page.keyboard.press("Enter")
+
+
+def answer(page: Page) -> Any:
+    """The last answer."""
+    return page.locator(".from-model").last
