@@ -14,7 +14,7 @@ from heddle.server.generate.dispatch import Dispatcher
 from heddle.server.generate.service import Service
 from heddle.server.generate.vendor_fields.table import CONSTRAINTS
 from heddle.server.http import errors
-from heddle.server.http.access import OPEN_PATHS, Access, OpenRoute, is_admin_route
+from heddle.server.http.access import Access, OpenRoute, is_admin_route
 from heddle.server.http.body import Bodies
 from heddle.server.http.description import Application
 from heddle.server.http.edge import Edge
@@ -78,7 +78,7 @@ def create_app(registry: Registry, config: ServerConfig | None = None) -> FastAP
         Edge,
         access=access,
         spellings=Spellings([*own, *app.routes]),
-        open_paths=OPEN_PATHS | {one.path for one, _ in served if isinstance(one, OpenRoute)},
+        open_routes={one.path: one for one, _ in served if isinstance(one, OpenRoute)},
         origins=service.config.cors,
         readers=_readers(service.config),
     )

@@ -82,6 +82,8 @@ def test_the_page_needs_no_key_and_all_else_does(serve: Callable[..., Running]) 
     server = serve(api_key=("right",))
     assert server.get("/", headers=HTML).status_code == 200
     assert server.get("/page/js/main.js").status_code == 200
+    assert server.get("/").status_code == 401
+    assert server.post("/page/js/main.js", {}).status_code == 401
     assert server.get("/page/parameters").status_code == 401
     assert server.post("/page/markdown", {"texts": ["a"]}).status_code == 401
     assert server.get("/v1/models").status_code == 401

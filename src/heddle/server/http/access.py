@@ -44,7 +44,7 @@ OPEN_PATHS = frozenset({"/health", "/health/live", "/health/ready", "/ready"})
 
 
 class OpenRoute(APIRoute):
-    """A route whose path needs no key: `APIRouter(route_class=OpenRoute)`."""
+    """A route that needs no key, as a file of a page."""
 
 
 _AUTHORITY = re.compile(

@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeAlias
 
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
+from starlette.routing import Match
 
 from heddle.errors import AuthenticationError, EngineClosedError, HeddleError
 from heddle.server.http.access import OPEN_PATHS
@@ -24,12 +26,12 @@ from heddle.server.http.hints import HEADER
 from heddle.server.http.record import ID_HEADERS, RECORD, RequestRecord, id_headers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence, Set
+    from collections.abc import Callable, Mapping, Sequence
 
     from starlette.applications import Starlette
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    from heddle.server.http.access import Access
+    from heddle.server.http.access import Access, OpenRoute
     from heddle.server.http.versions import Spellings
 
 Reader: TypeAlias = "Callable[[RequestRecord], None]"
@@ -56,7 +58,7 @@ class Edge:
         app: ASGIApp,
         access: Access,
         spellings: Spellings,
-        open_paths: Set[str] = OPEN_PATHS,
+        open_routes: Mapping[str, OpenRoute] = MappingProxyType({}),
         origins: Sequence[str] = (),
         readers: Sequence[Reader] = (),
     ) -> None:
@@ -65,14 +67,14 @@ class Edge:
             app: has the routes.
             access: knows the server's keys.
             spellings: of the paths of all routes.
-            open_paths: paths that need no key.
+            open_routes: routes whose requests need no key, by path.
             origins: the setting `cors`.
             readers: get all records.
         """
         self._app = app
         self._access = access
         self._spellings = spellings
-        self._open_paths = open_paths
+        self._open_routes = open_routes
         # A browser's preflight request has no key, so CORS is outside of the check of keys.
         self._inside: ASGIApp = Cors(self._admit, origins) if origins else self._admit
         self._readers = readers
@@ -136,7 +138,9 @@ class Edge:
 
         Health checkers have no key, and want to know that the server stops.
         """
-        if scope["path"] in self._open_paths:
+        open_route = self._open_routes.get(scope["path"])
+        is_open = open_route is not None and open_route.matches(scope)[0] is Match.FULL
+        if is_open or scope["path"] in OPEN_PATHS:
             return None
         if self._access.looks:
             try:
