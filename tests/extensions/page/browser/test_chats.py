@@ -221,6 +221,20 @@ def test_the_list_finds_renames_and_deletes(page: Page, server: Speaker) -> None
     expect(items).to_have_text(["pears"])
 
 
+def test_an_answer_goes_on_while_another_conversation_is_shown(page: Page, server: Speaker) -> None:
+    server.says("yes and no")
+    server.executor.gate.clear()
+    send(page, "apples")
+    expect(page.locator(".running")).to_have_count(1)
+    page.keyboard.press("Alt+n")
+    expect(page.locator(".from-model")).to_have_count(0)
+    expect(page.get_by_role("button", name="Send", exact=True)).to_be_visible()
+    server.executor.gate.set()
+    page.locator(".conversations a", has_text="apples").click()
+    expect(answer(page).locator(".figures")).to_be_visible()
+    expect(answer(page)).to_contain_text("yes and no")
+
+
 def test_export_and_import(page: Page, server: Speaker, tmp_path: Path) -> None:
     server.says("yes")
     send(page, "apples")

@@ -56,20 +56,24 @@ async function start() {
 
 function fillBar(app) {
   const links = VIEWS.map((view) => el('a', { href: `#/${view.name}` }, view.title));
-  const help = button('Shortcuts (?)', () => showShortcuts(app.shortcuts.list), { kind: 'quiet' });
+  const help = button('Shortcuts (?)', () => showShortcuts(app.shortcuts.list), {
+    kind: 'quiet',
+  });
   help.replaceChildren('?');
   help.setAttribute('aria-label', 'Shortcuts');
-  document.getElementById('bar').append(
-    el(
-      'span.brand',
-      {},
-      el('img', { src: '/page/mark.svg', alt: '', width: 22, height: 22 }),
-      el('h1', {}, 'Heddle'),
-    ),
-    el('nav.views', { 'aria-label': 'Views' }, ...links),
-    modelField(app.models),
-    help,
-  );
+  document
+    .getElementById('bar')
+    .append(
+      el(
+        'span.brand',
+        {},
+        el('img', { src: '/page/mark.svg', alt: '', width: 22, height: 22 }),
+        el('h1', {}, 'Heddle'),
+      ),
+      el('nav.views', { 'aria-label': 'Views' }, ...links),
+      modelField(app.models),
+      help,
+    );
 }
 
 function modelField(models) {

@@ -2,10 +2,20 @@
 // passes a list of allowed elements once more.
 
 const TAGS = new Set(
-  ('BLOCKQUOTE BR BUTTON CODE DEL EM H1 H2 H3 H4 H5 H6 HR LI OL P PRE S SPAN STRONG TABLE TBODY TD' +
-    ' TH THEAD TR UL').split(' '),
+  (
+    'BLOCKQUOTE BR BUTTON CODE DEL EM H1 H2 H3 H4 H5 H6 HR LI OL P PRE S SPAN STRONG TABLE TBODY TD' +
+    ' TH THEAD TR UL'
+  ).split(' '),
 );
-const ATTRIBUTES = new Set(['class', 'data-address', 'data-language', 'dir', 'start', 'title', 'type']);
+const ATTRIBUTES = new Set([
+  'class',
+  'data-address',
+  'data-language',
+  'dir',
+  'start',
+  'title',
+  'type',
+]);
 
 /** Longest text that is rendered at once. */
 export const MOST_RENDERED = 16384;

@@ -64,7 +64,8 @@ export class AnswerText {
     this._tail.hidden = !rest;
     const left = this._text.length - this._most;
     this._more.hidden = left <= 0;
-    if (left > 0) this._more.textContent = `Show ${Math.min(left, STEP).toLocaleString()} of ${left.toLocaleString()} more characters`;
+    const [next, all] = [Math.min(left, STEP), left].map((one) => one.toLocaleString());
+    if (left > 0) this._more.textContent = `Show ${next} of ${all} more characters`;
   }
 
   _showMore() {

@@ -18,9 +18,19 @@ export function cardsOf(session, message, isRunning) {
       'section.card',
       { 'aria-label': `Call of ${call.name}` },
       el('h3', {}, 'Calls ', el('code', {}, call.name)),
-      el('pre', { dir: 'ltr', tabindex: 0, role: 'region', 'aria-label': 'Arguments' }, pretty(call.arguments)),
+      el(
+        'pre',
+        { dir: 'ltr', tabindex: 0, role: 'region', 'aria-label': 'Arguments' },
+        pretty(call.arguments),
+      ),
       result === undefined ? null : el('h4', {}, 'Result'),
-      result === undefined ? null : el('pre', { dir: 'auto', tabindex: 0, role: 'region', 'aria-label': 'Result' }, pretty(result)),
+      result === undefined
+        ? null
+        : el(
+            'pre',
+            { dir: 'auto', tabindex: 0, role: 'region', 'aria-label': 'Result' },
+            pretty(result),
+          ),
       canAnswer ? answerField(session, message, call) : null,
     );
   });

@@ -35,7 +35,9 @@ export class Composer {
   setRunning(isRunning) {
     if (this._isRunning === isRunning) return;
     this._isRunning = isRunning;
-    const fresh = button(isRunning ? 'Stop' : 'Send', () => {}, { icon: isRunning ? 'stop' : 'send' });
+    const fresh = button(isRunning ? 'Stop' : 'Send', () => {}, {
+      icon: isRunning ? 'stop' : 'send',
+    });
     this._button.replaceChildren(...fresh.childNodes);
     this._button.setAttribute('aria-label', fresh.getAttribute('aria-label'));
     this._button.title = fresh.title;

@@ -10,7 +10,8 @@ export function figuresOf({ usage, timings, model, seed }) {
   if (timings?.predicted_per_second) figures.push(`${rate(timings.predicted_per_second)} tokens/s`);
   if (timings) figures.push(`first after ${duration(timings.queue_ms + timings.prompt_ms)}`);
   if (usage) figures.push(promptOf(usage));
-  if (timings?.draft_n) figures.push(`guesses ${timings.draft_n_accepted} of ${timings.draft_n} right`);
+  if (timings?.draft_n)
+    figures.push(`guesses ${timings.draft_n_accepted} of ${timings.draft_n} right`);
   if (seed !== undefined) figures.push(`seed ${seed}`);
   return figures;
 }

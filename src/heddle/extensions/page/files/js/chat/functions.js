@@ -36,11 +36,18 @@ export function runFunction(definition, call) {
       worker.terminate();
       resolve(text.slice(0, MOST_RESULT));
     };
-    const timer = setTimeout(() => end(`error: the function took over ${SECONDS} s`), SECONDS * 1000);
-    worker.onmessage = ({ data }) => end(data.error ? `error: ${data.error}` : data.result ?? 'null');
+    const timer = setTimeout(
+      () => end(`error: the function took over ${SECONDS} s`),
+      SECONDS * 1000,
+    );
+    worker.onmessage = ({ data }) =>
+      end(data.error ? `error: ${data.error}` : (data.result ?? 'null'));
     worker.onerror = (event) => end(`error: ${event.message ?? 'the function cannot run'}`);
     try {
-      worker.postMessage({ code: definition.code, given: JSON.parse(call.arguments || '{}') });
+      worker.postMessage({
+        code: definition.code,
+        given: JSON.parse(call.arguments || '{}'),
+      });
     } catch {
       end('error: the arguments are not valid JSON');
     }
@@ -62,7 +69,9 @@ export function editFunction(definition) {
   };
   const problem = el('p.problem', { role: 'alert' });
   const read = () => {
-    const made = Object.fromEntries(Object.entries(field).map(([name, one]) => [name, one.value.trim()]));
+    const made = Object.fromEntries(
+      Object.entries(field).map(([name, one]) => [name, one.value.trim()]),
+    );
     problem.textContent = faultOf(made);
     return problem.textContent ? undefined : made;
   };
@@ -86,10 +95,13 @@ function labelled(text, field) {
 }
 
 function faultOf({ name, parameters }) {
-  if (!/^[A-Za-z0-9_-]{1,64}$/.test(name)) return 'The name must be 1 to 64 letters, digits, _ or -.';
+  if (!/^[A-Za-z0-9_-]{1,64}$/.test(name))
+    return 'The name must be 1 to 64 letters, digits, _ or -.';
   try {
     const schema = JSON.parse(parameters || '{}');
-    return schema && typeof schema === 'object' && !Array.isArray(schema) ? '' : 'The schema must be an object.';
+    return schema && typeof schema === 'object' && !Array.isArray(schema)
+      ? ''
+      : 'The schema must be an object.';
   } catch (error) {
     return `The schema is not valid JSON: ${error.message}`;
   }

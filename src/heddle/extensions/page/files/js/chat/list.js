@@ -8,7 +8,7 @@ import { read, save } from './transfer.js';
 export class ConversationList {
   /**
    * @param {import('../main.js').App} app
-   * @param {{open: (id: string) => void, create: () => void}} actions
+   * @param {{open: (id: string) => void, create: () => void, stop: (id: string) => void}} actions
    */
   constructor(app, actions) {
     this._app = app;
@@ -49,14 +49,19 @@ export class ConversationList {
     const wanted = this.search.value.trim().toLowerCase();
     const found = this._all.filter((one) => one.title.toLowerCase().includes(wanted));
     this._items.replaceChildren(...found.map((one) => this._item(one)));
-    if (!found.length) this._items.append(el('li.hint', {}, wanted ? 'Nothing found.' : 'No conversations yet.'));
+    if (!found.length)
+      this._items.append(el('li.hint', {}, wanted ? 'Nothing found.' : 'No conversations yet.'));
   }
 
   _item(conversation) {
     const isOpen = conversation.id === this._open;
     const link = el(
       'a',
-      { href: `#/chat/${conversation.id}`, dir: 'auto', 'aria-current': isOpen ? 'true' : null },
+      {
+        href: `#/chat/${conversation.id}`,
+        dir: 'auto',
+        'aria-current': isOpen ? 'true' : null,
+      },
       conversation.title || 'Untitled',
     );
     const more = menu(`More about ${conversation.title || 'Untitled'}`, 'tune', () => [
@@ -86,6 +91,7 @@ export class ConversationList {
   async _remove(conversation) {
     const text = `“${conversation.title}” and all of its branches go.`;
     if (!(await confirm('Delete the conversation?', text, 'Delete'))) return;
+    this._actions.stop(conversation.id);
     await this._app.store.removeConversation(conversation.id);
     if (conversation.id === this._open) this._actions.create();
     await this.refresh();

@@ -25,7 +25,7 @@ export class MessageView {
     this._foot = el('footer');
     this.node = el(
       `article.message.${isUser ? 'from-user' : 'from-model'}`,
-      { 'aria-label': isUser ? 'You' : message.model ?? 'Answer' },
+      { 'aria-label': isUser ? 'You' : (message.model ?? 'Answer') },
       this._text.node,
       this._extra,
       this._foot,
@@ -50,7 +50,8 @@ export class MessageView {
   update() {
     this.updateText();
     const message = this._message;
-    if (message.role === 'user') this._showActions([...this._turns(), this._editButton(), this._copyButton()]);
+    if (message.role === 'user')
+      this._showActions([...this._turns(), this._editButton(), this._copyButton()]);
     else this._updateAnswer();
   }
 
@@ -115,10 +116,13 @@ export class MessageView {
       quiet('Answer again with another seed', 'redo', () => session.regenerate(message)),
       this._copyButton(),
     ];
-    if (end) buttons.unshift(button('Continue', () => session.continueAnswer(message), { kind: 'small' }));
+    if (end)
+      buttons.unshift(button('Continue', () => session.continueAnswer(message), { kind: 'small' }));
     if (message.tokens?.length) buttons.push(this._tokensButton());
     if (pairOf(session.messages, message).length > 1 && session.conversation.head !== message.id) {
-      buttons.push(button('Go on with this one', () => session.show(message.id), { kind: 'small' }));
+      buttons.push(
+        button('Go on with this one', () => session.show(message.id), { kind: 'small' }),
+      );
     }
     return buttons;
   }
@@ -147,7 +151,11 @@ export class MessageView {
   }
 
   _edit() {
-    const field = el('textarea', { rows: 4, value: this._message.content, 'aria-label': 'Your message' });
+    const field = el('textarea', {
+      rows: 4,
+      value: this._message.content,
+      'aria-label': 'Your message',
+    });
     const close = () => {
       form.remove();
       this._text.node.hidden = this._foot.hidden = false;
@@ -160,7 +168,12 @@ export class MessageView {
       'div.editor',
       {},
       field,
-      el('div.choices', {}, button('Cancel', close, { kind: 'plain' }), button('Send', send, { kind: 'main' })),
+      el(
+        'div.choices',
+        {},
+        button('Cancel', close, { kind: 'plain' }),
+        button('Send', send, { kind: 'main' }),
+      ),
     );
     form.addEventListener('keydown', (event) => {
       if (event.key === 'Escape') close();

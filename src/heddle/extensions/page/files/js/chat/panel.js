@@ -99,8 +99,15 @@ export class Panel {
       const others = chosen.filter((one) => one !== name);
       this._set('functions', box.checked ? [...others, name] : others);
     };
-    const box = el('input', { type: 'checkbox', checked: chosen.includes(name), onchange: toggle });
-    const edit = button(`Edit ${name}`, () => this._edit(place), { icon: 'edit', kind: 'quiet' });
+    const box = el('input', {
+      type: 'checkbox',
+      checked: chosen.includes(name),
+      onchange: toggle,
+    });
+    const edit = button(`Edit ${name}`, () => this._edit(place), {
+      icon: 'edit',
+      kind: 'quiet',
+    });
     return el('div.row', {}, el('label.check', {}, box, el('code', {}, name)), edit);
   }
 

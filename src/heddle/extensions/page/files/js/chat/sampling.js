@@ -36,7 +36,10 @@ export class Sampling {
         'div.row',
         {},
         el('label.field', {}, 'Preset', this._presets),
-        button('Keep', () => this._keep(), { kind: 'plain', props: { title: 'Keep these values as a preset' } }),
+        button('Keep', () => this._keep(), {
+          kind: 'plain',
+          props: { title: 'Keep these values as a preset' },
+        }),
       ),
       this._first,
       el('details.section', {}, el('summary', {}, 'All parameters'), this._rest),
@@ -54,7 +57,10 @@ export class Sampling {
     if (!models.chosen) return;
     this._own = await store.preference('presets', {});
     const path = `/page/parameters?model=${encodeURIComponent(models.chosen)}`;
-    this._rows = await api.json(path).then((table) => table.data, () => this._rows);
+    this._rows = await api.json(path).then(
+      (table) => table.data,
+      () => this._rows,
+    );
     this._show();
   }
 
@@ -123,9 +129,17 @@ function inputOf(row, value) {
   if (row.kind === 'choice') return choice(['', ...row.choices], value, hint);
   if (row.kind === 'number' || row.kind === 'integer') {
     const step = row.kind === 'integer' ? 1 : 'any';
-    return el('input', { type: 'number', min: row.min, max: row.max, step, placeholder: hint, value: value ?? '' });
+    return el('input', {
+      type: 'number',
+      min: row.min,
+      max: row.max,
+      step,
+      placeholder: hint,
+      value: value ?? '',
+    });
   }
-  const text = value === undefined ? '' : row.kind === 'strings' ? value.join('\n') : JSON.stringify(value);
+  const text =
+    value === undefined ? '' : row.kind === 'strings' ? value.join('\n') : JSON.stringify(value);
   return el('textarea', { rows: 1, placeholder: hint, value: text, spellcheck: 'false' });
 }
 

@@ -24,9 +24,21 @@ export class Thread {
       const link = event.target.closest('.link');
       if (link) openAddress(link.dataset.address);
     });
-    session.addEventListener('path', () => this._showPath());
-    session.addEventListener('answer', ({ detail }) => this._grow(detail));
+    this._listening = new AbortController();
+    const { signal } = this._listening;
+    session.addEventListener('path', () => this._showPath(), { signal });
+    session.addEventListener('answer', ({ detail }) => this._grow(detail), { signal });
     this._showPath();
+  }
+
+  /** Follow the session no more. */
+  close() {
+    this._listening.abort();
+  }
+
+  /** Scroll to the last message. */
+  goToEnd() {
+    this.node.scrollTop = this.node.scrollHeight;
   }
 
   _showPath() {
@@ -34,7 +46,7 @@ export class Thread {
     const path = this._session.path.filter((one) => one.role !== 'tool');
     this._list.replaceChildren(...path.map((one) => this._row(one)));
     if (!path.length) this._list.append(empty(this._app));
-    if (follows) this._goToEnd();
+    if (follows) this.goToEnd();
   }
 
   _row(message) {
@@ -62,7 +74,7 @@ export class Thread {
     const follows = this._isAtEnd();
     for (const id of this._due) this._views.get(id)?.updateText();
     this._due.clear();
-    if (follows) this._goToEnd();
+    if (follows) this.goToEnd();
   }
 
   _announce({ content, failure }) {
@@ -73,10 +85,6 @@ export class Thread {
     const { scrollHeight, scrollTop, clientHeight } = this.node;
     return scrollHeight - scrollTop - clientHeight < NEAR;
   }
-
-  _goToEnd() {
-    this.node.scrollTop = this.node.scrollHeight;
-  }
 }
 
 function empty(app) {
@@ -85,6 +93,10 @@ function empty(app) {
     'div.empty',
     {},
     el('p.big', {}, 'Say something.'),
-    el('p', {}, `${name} answers on this server. Nothing leaves it: conversations stay in this browser.`),
+    el(
+      'p',
+      {},
+      `${name} answers on this server. Nothing leaves it: conversations stay in this browser.`,
+    ),
   );
 }

@@ -15,7 +15,11 @@ const FINISHES = new Set(['stop', 'length', 'tool_calls', 'stopped', 'lost', 'fa
  * @param {Object[]} messages
  */
 export function save(conversation, messages) {
-  const text = JSON.stringify({ format: FORMAT, version: VERSION, conversation, messages }, null, 1);
+  const text = JSON.stringify(
+    { format: FORMAT, version: VERSION, conversation, messages },
+    null,
+    1,
+  );
   const link = document.createElement('a');
   link.href = URL.createObjectURL(new Blob([text], { type: 'application/json' }));
   link.download = `${conversation.title.replace(/[^\p{L}\p{N} _-]/gu, '').trim() || 'conversation'}.json`;
@@ -66,7 +70,8 @@ function settingsOf(given) {
 
 function messageOf(given, place, names, conversation) {
   if (!ROLES.has(given.role)) throw new Error(`message ${place} has no known role`);
-  if (given.parent !== null && !names.has(given.parent)) throw new Error(`message ${place} has no parent`);
+  if (given.parent !== null && !names.has(given.parent))
+    throw new Error(`message ${place} has no parent`);
   const message = {
     id: names.get(given.id),
     conversation,
@@ -123,7 +128,8 @@ function string(value, name) {
 }
 
 function number(value, name) {
-  if (typeof value !== 'number' || !Number.isFinite(value)) throw new Error(`${name} must be a number`);
+  if (typeof value !== 'number' || !Number.isFinite(value))
+    throw new Error(`${name} must be a number`);
   return value;
 }
 

@@ -8,6 +8,12 @@ import { Thread } from '../chat/thread.js';
 import { button, el } from '../dom.js';
 
 /**
+ * The sessions that are shown, or whose answers run: they go on while another one is shown.
+ * @type {Map<string, Session>}
+ */
+const live = new Map();
+
+/**
  * Fill `root` with the view.
  * @param {HTMLElement} root
  * @param {import('../main.js').App} app
@@ -24,9 +30,11 @@ class ChatView {
     this._app = app;
     this._session = null;
     this._panel = null;
+    this._thread = null;
     this._list = new ConversationList(app, {
       open: (id) => app.go(`chat/${id}`),
       create: () => this._create(),
+      stop: (id) => live.get(id)?.stop(),
     });
     this._composer = new Composer(
       (text) => this._do(() => this._session.send(text)),
@@ -38,7 +46,12 @@ class ChatView {
       'div.chat',
       {},
       el('div.left', { id: 'left' }, this._list.node),
-      el('div.center', {}, this._drawers(), el('div.room', { onclick: () => this._closeDrawers() }, this._middle, this._composer.node)),
+      el(
+        'div.center',
+        {},
+        this._drawers(),
+        el('div.room', { onclick: () => this._closeDrawers() }, this._middle, this._composer.node),
+      ),
       this._side,
     );
     root.append(this._grid);
@@ -55,17 +68,30 @@ class ChatView {
     if (id && id === this._session?.conversation.id) return;
     const all = await this._app.store.conversations();
     const found = all.find((one) => one.id === id) ?? (id ? undefined : all[0]);
+    const running = live.get(found?.id);
+    if (running) {
+      await this._show(running);
+      return;
+    }
     const conversation = found ?? Session.fresh(this._session?.settings ?? all[0]?.settings);
     const messages = found ? await this._app.store.messages(found.id) : [];
     await this._show(new Session(this._app, conversation, messages));
   }
 
-  /** End the view. Running answers stop. */
+  /** End the view. Running answers go on. */
   close() {
     removeEventListener('hashchange', this._onHash);
     for (const remove of this._removers) remove();
-    this._session?.stop();
+    this._leave();
+  }
+
+  /** Leave the shown session. It is kept as long as its answers run. */
+  _leave() {
+    const session = this._session;
+    this._session = null;
+    this._thread?.close();
     this._panel?.close();
+    if (session && !session.running.size) live.delete(session.conversation.id);
   }
 
   async _create() {
@@ -75,21 +101,25 @@ class ChatView {
   }
 
   async _show(session) {
-    this._session?.stop();
-    this._panel?.close();
     session.functions = await this._app.store.preference('functions', []);
+    this._leave();
+    live.set(session.conversation.id, session);
     this._session = session;
     this._panel = new Panel(this._app, session);
+    this._thread = new Thread(this._app, session);
     this._side.replaceChildren(this._panel.node);
-    this._middle.replaceChildren(new Thread(this._app, session).node);
-    this._middle.firstChild.scrollTop = this._middle.firstChild.scrollHeight;
+    this._middle.replaceChildren(this._thread.node);
+    this._thread.goToEnd();
     session.addEventListener('path', () => this._onPath(session));
     this._onPath(session);
     this._closeDrawers();
   }
 
   _onPath(session) {
-    if (session !== this._session) return;
+    if (session !== this._session) {
+      if (!session.running.size) live.delete(session.conversation.id);
+      return;
+    }
     this._composer.setRunning(session.running.size > 0);
     if (session.path.length && this._app.rest() !== session.conversation.id) {
       history.replaceState(null, '', `#/chat/${session.conversation.id}`);
