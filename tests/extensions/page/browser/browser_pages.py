@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 TEMPLATE = (
     "{% for message in messages %}<{{ message.role }}>{{ message.content }}{% endfor %}"
-    "{% if add_generation_prompt %}<assistant>{% endif %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}{# <think> </think> #}"
 )
 
 

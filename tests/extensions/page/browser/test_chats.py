@@ -75,6 +75,16 @@ def test_branches(page: Page, server: Speaker) -> None:
     expect(page.locator(".from-user")).to_contain_text("one")
 
 
+def test_reasoning_is_folded(page: Page, server: Speaker) -> None:
+    server.says("<think>why *not*</think>because")
+    send(page, "hello")
+    expect(answer(page)).to_contain_text("because")
+    fold = answer(page).locator("details.reasoning")
+    expect(fold.locator(".text")).not_to_be_visible()
+    fold.locator("summary").click()
+    expect(fold.locator("em")).to_have_text("not")
+
+
 def test_a_system_prompt_and_parameters_are_sent(page: Page, server: Speaker) -> None:
     server.says("a b c d e f")
     page.get_by_label("System prompt").fill("Be kind.")

@@ -1,6 +1,6 @@
 // Shows a text that grows: finished blocks as rendered Markdown, the rest as it is.
 
-import { button, el } from '../dom.js';
+import { button, copyText, el } from '../dom.js';
 import { MOST_RENDERED, piecesOf, render } from '../markdown.js';
 
 const PAUSE = 250;
@@ -125,6 +125,8 @@ function isolated(part) {
     one.setAttribute('tabindex', '0'); // to scroll by keys
     one.setAttribute('role', 'region');
     one.setAttribute('aria-label', `Code: ${one.dataset.language}`);
+    const copy = () => copyText(one.querySelector('code').textContent);
+    one.append(button('Copy the code', copy, { icon: 'copy', kind: 'quiet' }));
   }
   return part;
 }

@@ -138,8 +138,8 @@ function inputOf(row, value) {
       value: value ?? '',
     });
   }
-  const text =
-    value === undefined ? '' : row.kind === 'strings' ? value.join('\n') : JSON.stringify(value);
+  const isList = row.kind === 'strings' && Array.isArray(value);
+  const text = isList ? value.join('\n') : value === undefined ? '' : JSON.stringify(value);
   return el('textarea', { rows: 1, placeholder: hint, value: text, spellcheck: 'false' });
 }
 

@@ -107,7 +107,8 @@ export class Session extends EventTarget {
    */
   async continueAnswer(message) {
     delete message.failure;
-    message.tokens = undefined;
+    delete message.tokens;
+    if (!message.content) delete message.reasoning; // the server continues texts only
     await this._run(message, Boolean(message.content));
   }
 
