@@ -81,7 +81,39 @@ export class Api {
     if (!complete) throw this._lost();
   }
 
+  /**
+   * The named events of a GET route, until the server ends them.
+   * @param {string} path
+   * @param {AbortSignal} signal
+   * @returns {AsyncGenerator<[string, any]>} Name and data.
+   */
+  async *watch(path, signal) {
+    let name = '';
+    for await (const line of this._lines(await this.request(path, { signal }), signal)) {
+      if (line.startsWith('event: ')) name = line.slice(7);
+      else if (line.startsWith('data: ')) yield [name, JSON.parse(line.slice(6))];
+    }
+  }
+
+  /**
+   * The documents of an answer of JSON lines.
+   * @param {string} path
+   * @param {any} body
+   * @param {AbortSignal} signal
+   * @returns {AsyncGenerator<any>}
+   */
+  async *documents(path, body, signal) {
+    const response = await this.request(path, { method: 'POST', body, signal });
+    for await (const line of this._lines(response, signal)) if (line) yield JSON.parse(line);
+  }
+
   async *_data(response, signal) {
+    for await (const line of this._lines(response, signal)) {
+      if (line.startsWith('data: ')) yield line.slice(6);
+    }
+  }
+
+  async *_lines(response, signal) {
     const decoder = new TextDecoder();
     const reader = response.body.getReader();
     let rest = '';
@@ -92,7 +124,7 @@ export class Api {
       if (done) return;
       const lines = (rest + decoder.decode(value, { stream: true })).split('\n');
       rest = lines.pop();
-      for (const line of lines) if (line.startsWith('data: ')) yield line.slice(6);
+      yield* lines;
     }
   }
 

@@ -12,4 +12,6 @@
 /** @type {View[]} */
 export const VIEWS = [
   { name: 'chat', title: 'Chat', hotkey: '1', load: () => import('./views/chat.js') },
+  { name: 'sight', title: 'Sight', hotkey: '2', load: () => import('./views/sight.js') },
+  { name: 'models', title: 'Models', hotkey: '3', load: () => import('./views/models.js') },
 ];

@@ -1,0 +1,48 @@
+// What the server can do, from its own description: /openapi.json.
+
+/** The routes of the server, and the fields of their bodies. */
+export class Routes {
+  /** @param {import('../api.js').Api} api */
+  constructor(api) {
+    this._api = api;
+    this._document = { paths: {} };
+  }
+
+  /** Read the description. */
+  async read() {
+    this._document = await this._api.json('/openapi.json');
+  }
+
+  /** @returns {boolean} Whether the server has a route. */
+  has(path) {
+    return path in this._document.paths;
+  }
+
+  /**
+   * The fields of a POST body.
+   * @param {string} path
+   * @returns {{name: string, doc: string, kind: 'switch'|'number'|'text', required: boolean}[]}
+   */
+  fields(path) {
+    const content = this._document.paths[path]?.post?.requestBody?.content;
+    const schema = this._resolved(content?.['application/json']?.schema ?? {});
+    return Object.entries(schema.properties ?? {}).map(([name, one]) => ({
+      name,
+      doc: one.description ?? '',
+      kind: kindOf(one),
+      required: (schema.required ?? []).includes(name),
+    }));
+  }
+
+  _resolved(schema) {
+    if (!schema.$ref) return schema;
+    const names = schema.$ref.replace('#/', '').split('/');
+    return names.reduce((found, name) => found?.[name], this._document) ?? {};
+  }
+}
+
+function kindOf(schema) {
+  const types = [schema, ...(schema.anyOf ?? [])].map((one) => one.type);
+  if (types.includes('boolean')) return 'switch';
+  return types.includes('string') ? 'text' : 'number';
+}

@@ -1,0 +1,80 @@
+// The view of models: what is loaded and how, and what an operator does with models.
+
+import { el } from '../dom.js';
+import { EngramsPane } from '../models/engrams.js';
+import { ModelList } from '../models/list.js';
+import { LoadPane } from '../models/load.js';
+import { MorePane } from '../models/more.js';
+import { PullPane } from '../models/pull.js';
+import { Routes } from '../models/routes.js';
+
+const EVERY_MS = 3000;
+
+/**
+ * Fill `root` with the view.
+ * @param {HTMLElement} root
+ * @param {import('../main.js').App} app
+ * @returns {() => void} Ends the view.
+ */
+export function mount(root, app) {
+  const view = new ModelsView(root, app);
+  view.start();
+  return () => view.close();
+}
+
+class ModelsView {
+  constructor(root, app) {
+    this._app = app;
+    this._routes = new Routes(app.api);
+    const changed = () => this._refresh();
+    this._list = new ModelList(app, this._routes, changed);
+    this._problem = el('p.problem', { role: 'alert' });
+    this._panes = el('div.model-panes');
+    this._changed = changed;
+    root.append(el('div.models', {}, this._problem, this._list.node, this._panes));
+    this._timer = null;
+    this._isClosed = false;
+  }
+
+  async start() {
+    await this._refresh();
+    try {
+      await this._routes.read();
+    } catch (error) {
+      this._problem.textContent = error.message;
+      return;
+    }
+    if (this._isClosed) return;
+    const panes = [
+      this._routes.has('/v1/models/load') && new LoadPane(this._app, this._routes, this._changed),
+      this._routes.has('/api/pull') && new PullPane(this._app, this._changed),
+      this._routes.has('/v1/engrams') && new EngramsPane(this._app),
+      new MorePane(),
+    ];
+    this._panes.append(...panes.filter(Boolean).map((one) => one.node));
+  }
+
+  /** End the view. What the server does for it goes on. */
+  close() {
+    this._isClosed = true;
+    clearTimeout(this._timer);
+  }
+
+  async _refresh() {
+    clearTimeout(this._timer);
+    try {
+      if (!document.hidden) this._list.show((await this._app.api.json('/v1/models')).data);
+      this._problem.textContent = '';
+      await this._refreshChoice();
+    } catch (error) {
+      if (!error.isLoss) this._problem.textContent = error.message;
+    }
+    if (!this._isClosed) this._timer = setTimeout(() => this._refresh(), EVERY_MS);
+  }
+
+  /** Let the choice in the header follow when models come or go. */
+  async _refreshChoice() {
+    const shown = this._app.models.all.map((one) => one.id).join('\n');
+    if (this._list.names.join('\n') !== shown) await this._app.models.refresh();
+  }
+}
