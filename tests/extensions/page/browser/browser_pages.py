@@ -105,8 +105,9 @@ def opened(browser: Browser, url: str, **options: Any) -> Iterator[Page]:
         yield page
     finally:
         context.close()
-    expected = ("ERR_CONNECTION", "ERR_INCOMPLETE", "401", "503")
-    assert [one for one in errors if not any(word in one for word in expected)] == []
+    expected = ("ERR_CONNECTION", "ERR_INCOMPLETE", "400", "401", "403", "501", "503")
+    left = [one for one in errors if not any(word in one for word in expected)]
+    assert not left, left
 
 
 def send(page: Page, text: str) -> None:
@@ -118,3 +119,12 @@ def send(page: Page, text: str) -> None:
 def answer(page: Page) -> Any:
     """The last answer."""
     return page.locator(".from-model").last
+
+
+def violations(axe: Any, page: Page) -> list[Any]:
+    found = axe.run(page, options={"runOnly": ["wcag2a", "wcag2aa", "wcag21aa", "best-practice"]})
+    assert len(found.response["passes"]) > 20
+    return [
+        (one["id"], [node["html"][:120] for node in one["nodes"]][:3], one["nodes"][0]["any"][:1])
+        for one in found.response["violations"]
+    ]

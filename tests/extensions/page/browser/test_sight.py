@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("playwright")
 
-from browser_pages import answer, opened, send
+from browser_pages import answer, opened, send, violations
 from playwright.sync_api import expect
 
 if TYPE_CHECKING:
@@ -203,12 +203,3 @@ def test_rules_of_axe(browser: Browser, server: Speaker) -> None:
         assert violations(axe, page) == []
         page.get_by_role("button", name="Add a function").click()
         assert violations(axe, page) == []
-
-
-def violations(axe: Any, page: Page) -> list[Any]:
-    found = axe.run(page, options={"runOnly": ["wcag2a", "wcag2aa", "wcag21aa", "best-practice"]})
-    assert len(found.response["passes"]) > 20
-    return [
-        (one["id"], [node["html"][:120] for node in one["nodes"]][:3], one["nodes"][0]["any"][:1])
-        for one in found.response["violations"]
-    ]

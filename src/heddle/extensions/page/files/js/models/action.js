@@ -2,6 +2,9 @@
 
 import { button, el } from '../dom.js';
 
+/** In the server's error to a key that may use the server, but not this route. */
+const LACKS_ADMIN = 'needs an admin key';
+
 /** Where the outcome of an action is told. */
 export class Outcome {
   /** @param {import('../main.js').App} app */
@@ -34,8 +37,8 @@ export class Outcome {
       this.tell(await run(), 'good');
       return true;
     } catch (error) {
-      this.tell(reason(error), 'problem');
-      this._other.hidden = error.status !== 403;
+      this.tell(error.message, 'problem');
+      this._other.hidden = !error.message.includes(LACKS_ADMIN);
       return false;
     }
   }
@@ -44,10 +47,4 @@ export class Outcome {
     this._app.api.forgetKey();
     this._run?.();
   }
-}
-
-function reason({ status, message }) {
-  if (status === 401) return `This needs a key: ${message}`;
-  if (status === 403) return `This needs an admin key: ${message}`;
-  return message;
 }

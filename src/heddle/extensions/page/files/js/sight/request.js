@@ -74,7 +74,7 @@ export class RequestPanel {
     const { _canvas: canvas } = this;
     const context = canvas.begin();
     if (!gaps.length) {
-      this._itl.textContent = 'No tokens yet.';
+      this._itl.textContent = 'No second token yet.';
       return;
     }
     const sorted = gaps.map((one) => one.seconds).sort((a, b) => a - b);

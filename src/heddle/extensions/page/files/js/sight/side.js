@@ -65,7 +65,7 @@ function memoryOf({ name, sizes, state }) {
   const running = Math.max(0, Math.min(used, cache));
   const free = Math.max(0, cache - running - kept);
   const parts = [
-    { name: 'model', size: model, kind: 'k-decode', text: bytes(model) },
+    { name: 'model', size: model, kind: 'k-decode', text: bytes(Math.max(0, model)) },
     { name: 'cache in use', size: running, kind: 'k-prefill', text: bytes(running) },
     { name: 'cached prefixes', size: kept, kind: 'k-cached', text: bytes(kept) },
     { name: 'free cache', size: free, kind: 'k-free', text: bytes(free) },
