@@ -137,11 +137,7 @@ def bars_in_a_frame(page: Page) -> int:
                 fill.apply(this, place);
             };
             document.querySelector('.lanes').dispatchEvent(new Event('scroll'));
-            const frame = () => new Promise((resolve) => requestAnimationFrame(resolve));
-            await frame();
-            bars = 0;
-            document.querySelector('.lanes').dispatchEvent(new Event('scroll'));
-            await frame();
+            while (!bars) await new Promise((resolve) => requestAnimationFrame(resolve));
             CanvasRenderingContext2D.prototype.fillRect = fill;
             return bars;
         }"""

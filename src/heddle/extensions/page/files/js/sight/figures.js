@@ -99,9 +99,9 @@ class CardView {
     this._card = card;
     this.points = [];
     this._value = el('b');
-    this._note = el('span.figure-note');
-    const value = el('span.figure-value', {}, this._value, card.unit ? el('small', {}, card.unit) : '');
-    this.node = el('div.figure', {}, el('span.figure-title', {}, card.title), value, this._note);
+    this._note = el('span.gauge-note');
+    const value = el('span.gauge-value', {}, this._value, card.unit ? el('small', {}, card.unit) : '');
+    this.node = el('div.gauge', {}, el('span.gauge-title', {}, card.title), value, this._note);
     if (!card.line) return;
     const box = el('div.spark');
     this.node.append(box);

@@ -205,11 +205,13 @@ export class LanePainter {
     const places = new Map(rows.filter((one) => one.model === model).map((one) => [one.slot, one]));
     for (const step of stepsIn(model, viewport)) {
       const x = viewport.x(step.to) - 1;
+      const isSeparated = (step.to - step.from) * viewport.scale >= SEPARATED;
       for (const [slot, , , , , guesses, right] of step.rows) {
         const row = places.get(slot);
         if (!row) continue;
         const [y, height] = [row.y - scrolled, heightOf(row)];
         if (guesses) this._guesses({ from: step.from, to: step.to, guesses, right }, y, height);
+        if (!isSeparated) continue;
         context.fillStyle = colours.sunken;
         context.fillRect(x, y, 1, height);
       }

@@ -24,6 +24,7 @@ export class Timeline {
     this._chosen = null;
     this._rows = [];
     this._drawn = -1;
+    this._due = 0;
     this._build();
     this._lanePainter = new LanePainter(viewport);
     this._stripPainter = new StripPainter(viewport);
@@ -79,7 +80,8 @@ export class Timeline {
 
   _next() {
     this._frame = requestAnimationFrame(() => this._next());
-    if (!this._record.hello) return;
+    const began = performance.now();
+    if (!this._record.hello || began < this._due) return;
     const { _lanes: lanes, _viewport: viewport, _record: record } = this;
     const moved = viewport.advance(GUTTER, lanes.width - GUTTER, lanes.ratio);
     if (!moved && this._drawn === record.changes) return;
@@ -90,6 +92,8 @@ export class Timeline {
     const now = viewport.isPaused ? record.now : viewport.to;
     this._lanePainter.draw(lanes, this._rows, this._scroller.scrollTop, this._colours, this._chosen, now);
     this._stripPainter.draw(this._strip, models, this._colours);
+    const ended = performance.now();
+    this._due = ended + ended - began; // at most half of the time is for drawing
   }
 
   _place(models) {
