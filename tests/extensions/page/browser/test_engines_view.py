@@ -105,7 +105,7 @@ def minute(model: str = "busy", lost: int = 0) -> str:
             **{"prompt_tokens": 900, "cached_tokens": 512, "output_tokens": 9, "most_output": 99},
             **{"drafted_tokens": 4, "accepted_tokens": 3},
         }
-        for number in range(SLOTS, SLOTS + REQUESTS)
+        for number in range(2, SLOTS + REQUESTS)
     ]
     sizes = {"name": model, "slots": SLOTS, "context": 8192, "pages": 9, "page_bytes": 1}
     hello = {"now": now, "unix": 0, "version": "1", "admin": False}
@@ -157,7 +157,7 @@ def test_a_request_from_its_slot_to_its_end(sight: Page, server: Speaker) -> Non
         expect(panel).to_contain_text("No second token yet.")
     expect(panel).to_contain_text("done: stop")
     expect(panel).to_contain_text("p90")
-    expect(panel.locator(".chunk").first).to_contain_text("tokens")
+    expect(panel.locator(".chunk").first).to_contain_text("token")
     expect(row).to_contain_text("free")
     said = re.compile("0 of 4 slots run, 0 wait")
     expect(sight.locator(".lanes canvas")).to_have_attribute("aria-label", said)
@@ -180,12 +180,18 @@ def test_a_click_on_a_lane_chooses_its_request(browser: Browser, server: Speaker
         page.route(EVENTS, lambda route: fulfilled(route, minute(lost=3)))
         page.goto(f"{server.url}/#/sight")
         expect(page.locator(".lost")).to_contain_text("3 steps lost")
-        page.locator(".lanes").hover(position={"x": 900, "y": 60})
-        expect(page.locator(".tip")).to_contain_text("guesses right")
-        page.locator(".lanes").click(position={"x": 900, "y": 60})
-        expect(page.get_by_label("Life of a request")).to_contain_text("3 of 4 right")
-        page.locator(".strip").hover(position={"x": 900, "y": 40})
+        page.get_by_role("button", name="1 min").click()
+        page.keyboard.press("p")
+        page.locator(".strip").hover(position={"x": 200, "y": 40})
         expect(page.locator(".tip")).to_contain_text("128 decode tokens of 64 requests")
+        page.locator(".lanes").hover(position={"x": 200, "y": 60})
+        expect(page.locator(".tip")).to_contain_text("guesses right")
+        page.locator(".lanes").click(position={"x": 200, "y": 60})
+        panel = page.get_by_label("Life of a request")
+        expect(panel).to_contain_text("3 of 4 right")
+        page.locator(".lanes").click(position={"x": 200, "y": 14})
+        expect(panel).to_contain_text("the server remembers its steps only")
+        expect(panel).to_contain_text("p90")
 
 
 def test_frames_of_many_slots_take_few_bars(browser: Browser, server: Speaker) -> None:

@@ -6,6 +6,7 @@ import { stacked } from './bars.js';
 import { Canvas } from './canvas.js';
 
 const MOST_CHUNKS = 40;
+const FORGOTTEN = [['State', 'ended; the server remembers its steps only']];
 
 /** The panel of the chosen request. */
 export class RequestPanel {
@@ -46,11 +47,12 @@ export class RequestPanel {
   show(model, id, now) {
     const one = model?.requests.get(id);
     this.node.hidden = false;
-    if (!one) return;
+    if (!model || (!one && this._shown === id)) return; // what was shown stays
+    this._shown = id;
     const steps = model.stepsOf(id);
-    this._title.textContent = one.label || `Request ${one.id}`;
-    this._life.replaceChildren(...lifeOf(one, now));
-    this._facts.replaceChildren(...factsOf(one, now, model).flatMap(term));
+    this._title.textContent = one?.label || `Request ${id}`;
+    this._life.replaceChildren(...(one ? lifeOf(one, now) : []));
+    this._facts.replaceChildren(...(one ? factsOf(one, now, model) : FORGOTTEN).flatMap(term));
     this._showChunks(steps.filter(({ row }) => !row[2]));
     this._draw(gapsOf(one, steps.filter(({ row }) => row[2])));
   }
@@ -95,7 +97,7 @@ export class RequestPanel {
 /** The seconds between the tokens of steps, divided among the tokens that a step gave. */
 function gapsOf(one, steps) {
   const gaps = [];
-  let last = one.first_token;
+  let last = one?.first_token;
   for (const { step, row } of steps) {
     const tokens = 1 + row[6];
     if (last && step.to > last) gaps.push({ seconds: (step.to - last) / tokens });
