@@ -90,9 +90,15 @@ def test_pictures_follow_until_a_key(held: Running, environment: dict[str, str])
         file=out, force_terminal=True, width=60, height=20, _environ={"TERM": "xterm"} | environment
     )
     deadline = time.monotonic() + PATIENCE
+    given: list[str] = []
 
     def pressed() -> str:
-        return "xQ" if "decode" in out.getvalue() or time.monotonic() > deadline else ""
+        assert not given, "the key did not end it"
+        assert time.monotonic() < deadline
+        if "decode" not in out.getvalue():
+            return ""
+        given.append("xQ")
+        return given[0]
 
     feed = Feed(held.url, None)
     show(feed, held.url, console, pressed)
@@ -108,8 +114,12 @@ def test_an_interrupt_ends_it_quietly(held: Running) -> None:
         raise KeyboardInterrupt
 
     feed = Feed(held.url, None)
-    show(feed, held.url, Console(file=StringIO(), force_terminal=True), interrupted)
-    feed.close()
+    try:
+        show(feed, held.url, Console(file=StringIO(), force_terminal=True), interrupted)
+    except KeyboardInterrupt:
+        pytest.fail("the interrupt was not taken")
+    finally:
+        feed.close()
 
 
 def test_no_server_is_an_error_of_one_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -144,9 +154,11 @@ def brief_server() -> Iterator[str]:
     with HTTPServer(("127.0.0.1", 0), Brief) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join(PATIENCE)
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join(PATIENCE)
 
 
 def test_it_connects_again(monkeypatch: pytest.MonkeyPatch) -> None:
