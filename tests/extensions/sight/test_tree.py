@@ -105,8 +105,8 @@ def test_the_route_shows_no_tokens_and_no_salts(serve: Callable[..., Running]) -
 def test_limits_are_measured_by_admins_and_shown(serve: Callable[..., Running]) -> None:
     server = serve(api_key=("sk-1",), admin_key=("sk-boss",))
     user, boss = ({"authorization": f"Bearer {key}"} for key in ("sk-1", "sk-boss"))
-    assert server.post("/v1/engine/limits", headers=user).status_code == 403
-    measured = server.post("/v1/engine/limits", headers=boss).json()
+    assert server.post("/v1/engine/limits", {}, headers=user).status_code == 403
+    measured = server.post("/v1/engine/limits", {}, headers=boss).json()
     assert measured == {"peak_bytes_per_second": 1e5, "peak_operations_per_second": 1e6}
     events = server.get("/v1/engine/events?seconds=0.01", headers=user).text
     assert '"peak_bytes_per_second":100000.0' in events

@@ -23,6 +23,7 @@ from heddle.server.generate.api import Api
 from heddle.server.http.access import ADMIN, check_admin
 from heddle.server.http.edge import is_stopping
 from heddle.server.http.encoding import EVENTS, json_response
+from heddle.server.http.schema import Schema, takes
 
 if TYPE_CHECKING:
     from heddle.engine.loop import EngineLoop
@@ -34,6 +35,12 @@ _WRONG: dict[int | str, dict[str, Any]] = {400: {"description": "A parameter is 
 _OFF: dict[int | str, dict[str, Any]] = {
     501: {"description": "The server records nothing (`--no-sight`)."}
 }
+
+
+class Measure(Schema):
+    """Body of `POST /v1/engine/limits`."""
+
+    model: str | None = None
 
 
 def _routes(service: Service, _dispatcher: Dispatcher) -> list[APIRouter]:
@@ -95,10 +102,13 @@ def _routes(service: Service, _dispatcher: Dispatcher) -> list[APIRouter]:
         walked = recorder.engine.thread.call_later(walk)
         return json_response(await asyncio.wrap_future(walked))
 
-    @router.post("/v1/engine/limits", dependencies=[ADMIN], responses=_OFF)
-    async def limits(model: str | None = None) -> Response:
+    @router.post(
+        "/v1/engine/limits", openapi_extra=takes(Measure), dependencies=[ADMIN], responses=_OFF
+    )
+    async def limits(request: Request) -> Response:
         """Measure the peak rates of the machine. The model's streams pause for some seconds."""
-        sight = sight_of(model)
+        body = await service.bodies.take(request, Measure, lambda body: body)
+        sight = sight_of(body.model)
         executor = sight.recorder.engine.model.executor
         measured = sight.recorder.engine.thread.call_later(lambda _: executor.measure_limits())
         sight.limits = best = await asyncio.wrap_future(measured)

@@ -20,7 +20,14 @@ export class EngramsPane {
       el('label.field', {}, 'File on the server', this._path),
       button('Load', () => {}, { props: { type: 'submit' } }),
     );
-    this.node = el('section.pane', { 'aria-label': 'Engram tables' }, el('h2', {}, 'Engram tables'), this._body, form, this._outcome.node);
+    this.node = el(
+      'section.pane',
+      { 'aria-label': 'Engram tables' },
+      el('h2', {}, 'Engram tables'),
+      this._body,
+      form,
+      this._outcome.node,
+    );
     this._refresh();
   }
 
@@ -36,7 +43,8 @@ export class EngramsPane {
 
   _row(table) {
     const asked = `found ${share(table.found, table.looked_up)} of ${count(table.looked_up)} look-ups`;
-    const text = `${count(table.entries)} entries, ${asked}, for ${table.models.join(', ') || 'no loaded model'}`;
+    const models = table.models.join(', ') || 'no loaded model';
+    const text = `${count(table.entries)} entries, ${asked}, for ${models}`;
     return el(
       'div.engram',
       {},

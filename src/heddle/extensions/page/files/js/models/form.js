@@ -7,7 +7,11 @@ export class SettingsForm {
   /** @param {{name: string, doc: string, kind: string}[]} fields */
   constructor(fields) {
     this._fields = fields.map((one) => new Field(one));
-    const filter = el('input', { type: 'search', placeholder: 'Find a setting', 'aria-label': 'Find a setting' });
+    const filter = el('input', {
+      type: 'search',
+      placeholder: 'Find a setting',
+      'aria-label': 'Find a setting',
+    });
     filter.addEventListener('input', () => {
       for (const one of this._fields) one.filter(filter.value.trim().toLowerCase());
     });
@@ -35,8 +39,18 @@ class Field {
     this._kind = kind;
     this._input =
       kind === 'switch'
-        ? el('select', {}, ...['', 'true', 'false'].map((value) => el('option', { value }, { '': 'as it is', true: 'on', false: 'off' }[value])))
-        : el('input', { autocomplete: 'off', spellcheck: 'false', inputmode: kind === 'number' ? 'decimal' : null });
+        ? el(
+            'select',
+            {},
+            ...['', 'true', 'false'].map((value) =>
+              el('option', { value }, { '': 'as it is', true: 'on', false: 'off' }[value]),
+            ),
+          )
+        : el('input', {
+            autocomplete: 'off',
+            spellcheck: 'false',
+            inputmode: kind === 'number' ? 'decimal' : null,
+          });
     this.node = el('label.field', {}, el('code', {}, name), this._input, el('span.hint', {}, doc));
   }
 

@@ -54,7 +54,14 @@ class ModelCard {
     this.node = el(
       'article.model-card',
       { 'aria-label': name },
-      el('div.model-head', {}, el('h2', {}, name), this._state, this._aliases, el('span.model-actions', {}, this._load, this._reload, this._unload)),
+      el(
+        'div.model-head',
+        {},
+        el('h2', {}, name),
+        this._state,
+        this._aliases,
+        el('span.model-actions', {}, this._load, this._reload, this._unload),
+      ),
       this._progress,
       this._facts,
       this._outcome.node,
@@ -81,7 +88,10 @@ class ModelCard {
   async _post(what, doing, body) {
     const done = { load: 'Loaded.', reload: 'Loaded again.', unload: 'Unloaded.' }[what];
     await this._outcome.run(doing, async () => {
-      await this._app.api.json(`/v1/models/${what}`, { method: 'POST', body: { model: this._name, ...body } });
+      await this._app.api.json(`/v1/models/${what}`, {
+        method: 'POST',
+        body: { model: this._name, ...body },
+      });
       return done;
     });
     this._changed();
@@ -91,7 +101,8 @@ class ModelCard {
     const fields = this._routes.fields('/v1/models/reload').filter((one) => one.name !== 'model');
     const form = new SettingsForm(fields);
     form.node.open = true;
-    const hint = 'Its requests wait for the new load and go on. A setting that would change their tokens is refused.';
+    const hint =
+      'Its requests wait for the new load and go on. A setting that would change their tokens is refused.';
     const choices = [
       { label: 'Cancel', value: null },
       { label: 'Reload', value: () => form.values, kind: 'main' },

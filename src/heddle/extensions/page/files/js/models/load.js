@@ -15,10 +15,17 @@ export class LoadPane {
    */
   constructor(app, routes, changed) {
     Object.assign(this, { _app: app, _changed: changed });
-    this._model = el('input', { required: true, autocomplete: 'off', spellcheck: 'false', placeholder: 'file, folder, alias or hf:ORG/NAME' });
+    this._model = el('input', {
+      required: true,
+      autocomplete: 'off',
+      spellcheck: 'false',
+      placeholder: 'file, folder, alias or hf:ORG/NAME',
+    });
     this._name = el('input', { autocomplete: 'off', spellcheck: 'false', placeholder: 'its own' });
     this._alive = el('input', { type: 'number', min: 0, placeholder: 'as the server is set' });
-    this._settings = new SettingsForm(routes.fields('/v1/models/load').filter((one) => !OWN.includes(one.name)));
+    this._settings = new SettingsForm(
+      routes.fields('/v1/models/load').filter((one) => !OWN.includes(one.name)),
+    );
     this._outcome = new Outcome(app);
     this._send = button('Load', () => {}, { kind: 'main', props: { type: 'submit' } });
     const form = el(

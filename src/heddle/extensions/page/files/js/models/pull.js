@@ -12,11 +12,18 @@ export class PullPane {
    */
   constructor(app, changed) {
     Object.assign(this, { _app: app, _changed: changed });
-    this._model = el('input', { required: true, autocomplete: 'off', spellcheck: 'false', placeholder: 'hf.co/ORG/NAME:QUANT' });
+    this._model = el('input', {
+      required: true,
+      autocomplete: 'off',
+      spellcheck: 'false',
+      placeholder: 'hf.co/ORG/NAME:QUANT',
+    });
     this._bar = el('progress', { max: 1, hidden: true, 'aria-label': 'Download' });
     this._outcome = new Outcome(app);
     this._send = button('Fetch', () => {}, { kind: 'main', props: { type: 'submit' } });
-    const hint = 'If you leave this page, the download continues. The server fetches models of its catalogue, and those of the hub if it was started with --hub-models.';
+    const hint =
+      'If you leave this page, the download continues. The server fetches models of its catalogue,' +
+      ' and those of the hub if it was started with --hub-models.';
     const form = el(
       'form.pane-form',
       { onsubmit: (event) => this._submit(event) },

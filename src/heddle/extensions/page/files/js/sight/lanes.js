@@ -2,6 +2,7 @@
 
 import { count } from '../format.js';
 
+/** Pixels left of the lanes, for their names. @type {number} */
 export const GUTTER = 58;
 const AXIS = 18;
 const TOP = 4;
@@ -74,7 +75,11 @@ export class LanePainter {
     context.rect(this._viewport.left, 0, this._viewport.width, canvas.height - AXIS);
     context.clip();
     for (const model of this._wide) {
-      this._steps(model, shown.filter((one) => one.kind === 'slot'), scrolled);
+      this._steps(
+        model,
+        shown.filter((one) => one.kind === 'slot'),
+        scrolled,
+      );
     }
     if (this._outline) this._frame(this._outline);
     context.restore();
@@ -131,7 +136,7 @@ export class LanePainter {
   /** Who holds the slot, from its first step to its end; what waited; what drains. */
   _held(row, y, height, runs, first) {
     const { _context: context, _colours: colours } = this;
-    for (let place = first; place < runs.length; ) {
+    for (let place = first; place < runs.length;) {
       const { request, from } = runs[place];
       let end = place;
       while (end + 1 < runs.length && runs[end + 1].request === request) end += 1;

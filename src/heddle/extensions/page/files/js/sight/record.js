@@ -70,9 +70,7 @@ export class ModelRecord {
 
   /** @returns {Map<number, Object>} The requests that hold a slot, by slot. */
   get running() {
-    const held = [...this.requests.values()].filter(
-      (one) => one.slot !== null && one.state !== 'done',
-    );
+    const held = [...this.requests.values()].filter((one) => one.slot !== null && one.state !== 'done');
     return new Map(held.map((one) => [one.slot, one]));
   }
 

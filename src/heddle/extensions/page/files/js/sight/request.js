@@ -54,20 +54,27 @@ export class RequestPanel {
     this._life.replaceChildren(...(one ? lifeOf(one, now) : []));
     this._facts.replaceChildren(...(one ? factsOf(one, now, model) : FORGOTTEN).flatMap(term));
     this._showChunks(steps.filter(({ row }) => !row[2]));
-    this._draw(gapsOf(one, steps.filter(({ row }) => row[2])));
+    this._draw(
+      gapsOf(
+        one,
+        steps.filter(({ row }) => row[2]),
+      ),
+    );
   }
 
   _showChunks(chunks) {
     const most = Math.max(1, ...chunks.map(({ row }) => row[4]));
-    const rows = chunks.slice(-MOST_CHUNKS).map(({ step, row }) =>
-      el(
-        'div.chunk',
-        { title: `step ${step.number}, from position ${row[3]}` },
-        stacked([{ name: 'chunk', size: row[4], kind: 'k-prefill' }], most),
-        el('span', {}, many(row[4], 'token')),
-        el('span', {}, duration(step.ms / 1000)),
-      ),
-    );
+    const rows = chunks
+      .slice(-MOST_CHUNKS)
+      .map(({ step, row }) =>
+        el(
+          'div.chunk',
+          { title: `step ${step.number}, from position ${row[3]}` },
+          stacked([{ name: 'chunk', size: row[4], kind: 'k-prefill' }], most),
+          el('span', {}, many(row[4], 'token')),
+          el('span', {}, duration(step.ms / 1000)),
+        ),
+      );
     const none = el('p.hint', {}, 'No chunk within the last minute.');
     this._chunks.replaceChildren(...(rows.length ? rows : [none]));
   }
@@ -118,13 +125,17 @@ function lifeOf(one, now) {
     { name: 'drained', size: end - drained, kind: 'k-drain' },
   ].filter((part) => part.size > 0);
   const shown = parts.map((part) => ({ ...part, text: duration(part.size) }));
-  const words = shown.map((part) => el('li', {}, el(`i.mark.${part.kind}`), part.name, el('b', {}, part.text)));
+  const words = shown.map((part) =>
+    el('li', {}, el(`i.mark.${part.kind}`), part.name, el('b', {}, part.text)),
+  );
   return [stacked(shown, end - one.submitted), el('ul.marks', {}, ...words)];
 }
 
 function factsOf(one, now, model) {
   const end = one.ended ?? now;
-  const output = one.most_output ? `${count(one.output_tokens)} of at most ${count(one.most_output)}` : count(one.output_tokens);
+  const output = one.most_output
+    ? `${count(one.output_tokens)} of at most ${count(one.most_output)}`
+    : count(one.output_tokens);
   const seconds = one.first_token ? end - one.first_token : 0;
   const facts = [
     ['State', one.finish ? `done: ${one.finish}` : one.state],

@@ -53,7 +53,9 @@ export class MemoryBox {
   /** @param {import('./record.js').ModelRecord[]} models */
   show(models) {
     const seen = models.filter((one) => one.state);
-    const process = seen[0] ? el('p.hint', {}, `The process holds ${bytes(seen[0].state.process_bytes)}.`) : '';
+    const process = seen[0]
+      ? el('p.hint', {}, `The process holds ${bytes(seen[0].state.process_bytes)}.`)
+      : '';
     this._body.replaceChildren(...seen.map((one) => memoryOf(one)), process);
   }
 }
@@ -75,7 +77,12 @@ function memoryOf({ name, sizes, state }) {
   return el(
     'div.memory',
     {},
-    el('h3', {}, name, el('small', {}, ` ${sizes.device} · ${count(state.pages_used)} of ${count(state.pages_total)} pages`)),
+    el(
+      'h3',
+      {},
+      name,
+      el('small', {}, ` ${sizes.device} · ${count(state.pages_used)} of ${count(state.pages_total)} pages`),
+    ),
     stacked(parts, model + cache),
     el('ul.marks', {}, ...lines),
   );
@@ -105,8 +112,18 @@ export class LimitsBox {
     const total = (name) => all.reduce((sum, one) => sum + (one[name] ?? 0), 0);
     const peak = (name) => Math.max(0, ...all.map((one) => one[name] ?? 0));
     this._body.replaceChildren(
-      rate('Memory reads', total('bytes_per_second'), peak('peak_bytes_per_second'), (one) => `${bytes(one)}/s`),
-      rate('Multiply-adds', total('operations_per_second'), peak('peak_operations_per_second'), (one) => `${bytes(one).replace(/B$/, '')}/s`),
+      rate(
+        'Memory reads',
+        total('bytes_per_second'),
+        peak('peak_bytes_per_second'),
+        (one) => `${bytes(one)}/s`,
+      ),
+      rate(
+        'Multiply-adds',
+        total('operations_per_second'),
+        peak('peak_operations_per_second'),
+        (one) => `${bytes(one).replace(/B$/, '')}/s`,
+      ),
     );
   }
 
@@ -116,8 +133,7 @@ export class LimitsBox {
     this._problem.textContent = '';
     try {
       for (const { name } of this._models ?? []) {
-        const path = `/v1/engine/limits?model=${encodeURIComponent(name)}`;
-        await this._app.api.json(path, { method: 'POST' });
+        await this._app.api.json('/v1/engine/limits', { method: 'POST', body: { model: name } });
       }
     } catch (error) {
       this._problem.textContent = error.message;

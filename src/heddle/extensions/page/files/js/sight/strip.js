@@ -76,8 +76,16 @@ export class StripPainter {
         this._column(context, one, ratio, y, Math.max(1, (size / tokens) * height));
       }
     };
-    draw('decode', () => 0, (one) => one.decode);
-    draw('prefill', (one) => one.decode, (one) => one.prefill);
+    draw(
+      'decode',
+      () => 0,
+      (one) => one.decode,
+    );
+    draw(
+      'prefill',
+      (one) => one.decode,
+      (one) => one.prefill,
+    );
   }
 
   _times(context, { columns, ms, ratio }, top, bottom, colours) {

@@ -14,7 +14,11 @@ export class SlotTable {
     this._rows = [];
     this._caption = el('ul.table-figures');
     this._body = el('tbody');
-    const head = el('tr', {}, ...HEADS.map((one) => el('th', { scope: 'col' }, one || el('span.unseen', {}, 'More'))));
+    const head = el(
+      'tr',
+      {},
+      ...HEADS.map((one) => el('th', { scope: 'col' }, one || el('span.unseen', {}, 'More'))),
+    );
     const table = el(
       'table.slots',
       {},
@@ -22,7 +26,13 @@ export class SlotTable {
       el('thead', {}, head),
       this._body,
     );
-    this.node = el('details.pane.fold', {}, el('summary', {}, 'As a table'), this._caption, el('div.wide', {}, table));
+    this.node = el(
+      'details.pane.fold',
+      {},
+      el('summary', {}, 'As a table'),
+      this._caption,
+      el('div.wide', {}, table),
+    );
   }
 
   /**
@@ -31,7 +41,9 @@ export class SlotTable {
    */
   show(models, figures) {
     if (!this.node.open) return;
-    this._caption.replaceChildren(...figures.map(([name, text]) => el('li', {}, `${name}: `, el('b', {}, text))));
+    this._caption.replaceChildren(
+      ...figures.map(([name, text]) => el('li', {}, `${name}: `, el('b', {}, text))),
+    );
     const lines = models.flatMap(linesOf);
     while (this._rows.length < lines.length) this._addRow();
     this._rows.forEach((row, place) => row.show(lines[place]));

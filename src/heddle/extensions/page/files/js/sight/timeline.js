@@ -64,7 +64,12 @@ export class Timeline {
   _build() {
     const window_ = el('div.lanes-window');
     this._spacer = el('div.lanes-spacer');
-    this._scroller = el('div.lanes', { tabindex: 0, role: 'group', 'aria-label': 'Slots over time', onscroll: () => this.touch() }, this._spacer, window_);
+    this._scroller = el(
+      'div.lanes',
+      { tabindex: 0, role: 'group', 'aria-label': 'Slots over time', onscroll: () => this.touch() },
+      this._spacer,
+      window_,
+    );
     this._stripBox = el('div.strip');
     this._tip = el('div.tip', { hidden: true });
     this.node = el('div.timeline', {}, this._scroller, this._stripBox, this._tip);
@@ -201,12 +206,16 @@ function aboutRequest(one, step, time) {
   const lines = [`${one.label || `request ${one.id}`}${one.client ? ` · ${one.client}` : ''}`];
   if (one.state) {
     const cached = one.cached_tokens ? ` (${count(one.cached_tokens)} cached)` : '';
-    lines.push(`${one.state}: ${many(one.prompt_tokens, 'prompt token')}${cached}, ${count(one.output_tokens)} out`);
+    lines.push(
+      `${one.state}: ${many(one.prompt_tokens, 'prompt token')}${cached}, ${count(one.output_tokens)} out`,
+    );
   }
   if (mine) {
     const what = mine[2] ? 'decode' : 'prefill';
     const guesses = mine[5] ? `, ${mine[6]} of ${mine[5]} guesses right` : '';
-    lines.push(`step ${step.number}: ${what} of ${many(mine[4], 'token')} in ${duration(step.ms / 1000)}${guesses}`);
+    lines.push(
+      `step ${step.number}: ${what} of ${many(mine[4], 'token')} in ${duration(step.ms / 1000)}${guesses}`,
+    );
   }
   return lines;
 }

@@ -86,7 +86,8 @@ function rowNode({ node, depth }, most) {
   bar.style.left = `${(100 * node.start) / most}%`;
   bar.style.width = `${Math.max(0.4, (100 * node.tokens) / most)}%`;
   bar.style.opacity = String(node.in_use ? 1 : Math.max(0.35, 1 - Math.log10(1 + node.age) / 5));
-  const text = `${many(node.tokens, 'token')} from ${count(node.start)}, ${bytes(node.bytes)}, used by ${many(node.hits, 'request')}, ${age}`;
+  const where = `${many(node.tokens, 'token')} from ${count(node.start)}, ${bytes(node.bytes)}`;
+  const text = `${where}, used by ${many(node.hits, 'request')}, ${age}`;
   return el(
     'div.tree-row',
     { title: text },

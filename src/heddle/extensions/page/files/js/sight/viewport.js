@@ -39,10 +39,7 @@ export class Viewport {
     }
     this.from = this.to - this.seconds;
     return (
-      formerTo !== this.to ||
-      formerFrom !== this.from ||
-      formerLeft !== left ||
-      formerWidth !== this.width
+      formerTo !== this.to || formerFrom !== this.from || formerLeft !== left || formerWidth !== this.width
     );
   }
 

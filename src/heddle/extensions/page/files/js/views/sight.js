@@ -71,7 +71,13 @@ class SightView {
       'div.sight',
       {},
       this._figures.node,
-      el('div.tools', {}, this._controls(), el('ul.legend', { 'aria-label': 'Legend' }, ...legend), this._lost),
+      el(
+        'div.tools',
+        {},
+        this._controls(),
+        el('ul.legend', { 'aria-label': 'Legend' }, ...legend),
+        this._lost,
+      ),
       this._trouble,
       el('div.stage', {}, this._timeline.node, this._panel.node),
       el('div.panes', {}, ...this._boxes.map((one) => one.node), this._tree.node),
@@ -190,10 +196,11 @@ class SightView {
 }
 
 function inWords(models) {
-  const parts = models.map(({ name, runs, state }) =>
-    state
-      ? `${name}: ${count(state.running)} of ${many(runs.length, 'slot')} run, ${count(state.waiting)} wait, ${count(state.tokens_per_second)} tokens per second`
-      : `${name}: no figures yet`,
-  );
+  const parts = models.map(({ name, runs, state }) => {
+    if (!state) return `${name}: no figures yet`;
+    const slots = `${count(state.running)} of ${many(runs.length, 'slot')} run`;
+    const rate = `${count(state.tokens_per_second)} tokens per second`;
+    return `${name}: ${slots}, ${count(state.waiting)} wait, ${rate}`;
+  });
   return `Slots over time. ${parts.join('. ')}. The table below has the same.`;
 }
