@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -10,7 +12,7 @@ import httpx
 from heddle.extensions.sight import viewers
 from heddle.extensions.sight.frames import Sight
 from heddle.extensions.sight.recorder import Row, Step
-from heddle.extensions.sight.viewers import Viewer
+from heddle.extensions.sight.viewers import Viewer, Viewers
 from patience import PATIENCE
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     import pytest
 
     from fake_server import Running
+    from heddle.engine import Engine
 
 BODY = {"prompt": "hello there", "max_tokens": 5, "ignore_eos": True}
 
@@ -142,6 +145,36 @@ def test_a_server_without_sight_says_so(serve: Callable[..., Running]) -> None:
         refused = server.get(path)
         assert refused.status_code == 501
         assert "--no-sight" in refused.json()["error"]["message"]
+
+
+def test_a_model_that_is_loaded_again_is_told(start: Callable[..., Engine]) -> None:
+    """Its slots may be others, and its steps count anew."""
+    former, new = start(slots=2), start(slots=3)
+    seen: list[Any] = []
+    registry = SimpleNamespace(engines={"m": former}, on_loaded=seen.append)
+
+    async def hellos() -> list[Any]:
+        viewers, viewer = Viewers(registry), Viewer("", admin=True)  # type: ignore[arg-type]
+        for one in (former, new):
+            seen[0]("m", one)
+        viewers.add(viewer, lambda: False)
+        found = [await hello_of(viewer)]
+        registry.engines = {"m": new}
+        found.append(await hello_of(viewer))
+        viewers.remove(viewer)
+        return found
+
+    (first_one,), (second,) = (one["models"] for one in asyncio.run(hellos()))
+    assert (first_one["slots"], second["slots"]) == (2, 3)
+    assert first_one["since"] < second["since"]
+
+
+async def hello_of(viewer: Viewer) -> Any:
+    """The next event `hello`."""
+    while True:
+        frame = await asyncio.wait_for(viewer.frames.get(), PATIENCE)
+        if frame is not None and frame.startswith(b"event: hello"):
+            return json.loads(frame.splitlines()[1].removeprefix(b"data: "))
 
 
 def test_a_viewer_that_reads_slowly_is_told_what_it_lost(engine) -> None:

@@ -74,6 +74,7 @@ class Sight:
             "pages": memory.pages,
             "page_bytes": memory.token_page_bytes,
             "device": engine.config.device,
+            "since": self.recorder.since,
         }
 
     def state(self, now: float, *, admin: bool) -> dict[str, Any]:

@@ -84,6 +84,7 @@ class Recorder(Observer):
     Attributes:
         steps, ended: the newest steps and ended requests, the oldest first. The reader takes them
             from the left.
+        since: when it was made. The engine is a new one if a viewer sees another time.
         first_tokens, gaps: times to first token, and between tokens.
     """
 
@@ -94,7 +95,8 @@ class Recorder(Observer):
         self.first_tokens, self.gaps = Minute(), Minute()
         self._loop: EngineLoop | None = None
         self._ticks: deque[tuple[int, float]] = deque(maxlen=_MOST_TICKS)
-        self._tick = 0, time.perf_counter()
+        self.since = time.perf_counter()
+        self._tick = 0, self.since
 
     def begin(self, loop: EngineLoop) -> None:
         """Record from now on. The engine thread calls this."""

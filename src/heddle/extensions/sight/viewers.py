@@ -125,13 +125,13 @@ class Viewers:
 
     async def _look(self, is_stopping: Callable[[], bool]) -> None:
         """Look at all models until there is no viewer."""
-        frame, known = 0, list(self.sights)
+        frame, known = 0, list(self.sights.values())
         while self._viewers and not is_stopping():
             await asyncio.sleep(FRAME_SECONDS)
             now, frame = time.perf_counter(), frame + 1
             sights = self.sights
-            if list(sights) != known:
-                known = list(sights)
+            if list(sights.values()) != known:
+                known = list(sights.values())
                 for viewer in self._viewers:
                     _offer(viewer, self._hello(viewer, now))
             for sight in sights.values():

@@ -107,7 +107,14 @@ def minute(model: str = "busy", lost: int = 0) -> str:
         }
         for number in range(2, SLOTS + REQUESTS)
     ]
-    sizes = {"name": model, "slots": SLOTS, "context": 8192, "pages": 9, "page_bytes": 1}
+    sizes = {
+        "name": model,
+        "slots": SLOTS,
+        "since": 1.0,
+        "context": 8192,
+        "pages": 9,
+        "page_bytes": 1,
+    }
     hello = {"now": now, "unix": 0, "version": "1", "admin": False}
     return (
         event("hello", {**hello, "models": [{**sizes, "device": "cpu"}]})

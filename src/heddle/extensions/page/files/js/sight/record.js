@@ -161,7 +161,7 @@ export class SightRecord {
     this.models = new Map();
     for (const sizes of hello.models) {
       const former = known.get(sizes.name);
-      const isSame = former && former.sizes.slots === sizes.slots;
+      const isSame = former?.sizes.since === sizes.since;
       this.models.set(sizes.name, isSame ? former : new ModelRecord(sizes));
     }
   }
