@@ -171,10 +171,10 @@ def test_a_model_that_is_loaded_again_is_told(start: Callable[..., Engine]) -> N
 
 async def hello_of(viewer: Viewer) -> Any:
     """The next event `hello`."""
-    while True:
-        frame = await asyncio.wait_for(viewer.frames.get(), PATIENCE)
-        if frame is not None and frame.startswith(b"event: hello"):
-            return json.loads(frame.splitlines()[1].removeprefix(b"data: "))
+    async with asyncio.timeout(PATIENCE):
+        while not (frame := await viewer.frames.get() or b"").startswith(b"event: hello"):
+            pass
+    return json.loads(frame.splitlines()[1].removeprefix(b"data: "))
 
 
 def test_a_viewer_that_reads_slowly_is_told_what_it_lost(engine) -> None:

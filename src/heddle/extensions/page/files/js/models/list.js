@@ -98,6 +98,7 @@ class ModelCard {
   }
 
   async _askReload() {
+    await this._routes.read();
     const fields = this._routes.fields('/v1/models/reload').filter((one) => one.name !== 'model');
     const form = new SettingsForm(fields);
     form.node.open = true;

@@ -8,9 +8,15 @@ export class Routes {
     this._document = { paths: {} };
   }
 
-  /** Read the description. */
+  /** Read the description, once. */
   async read() {
-    this._document = await this._api.json('/openapi.json');
+    this._reading ??= this._api.json('/openapi.json');
+    try {
+      this._document = await this._reading;
+    } catch (error) {
+      this._reading = null;
+      throw error;
+    }
   }
 
   /** @returns {boolean} Whether the server has a route. */
