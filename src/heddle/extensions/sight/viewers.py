@@ -117,15 +117,16 @@ class Viewers:
             viewer.show(sight, list(sight.steps), rest)
         self._viewers.add(viewer)
         if self._task is None or self._task.done():
-            self._task = asyncio.get_running_loop().create_task(self._look(is_stopping))
+            looking = self._look(is_stopping, list(self.sights.values()))
+            self._task = asyncio.get_running_loop().create_task(looking)
 
     def remove(self, viewer: Viewer) -> None:
         """Send nothing more to a viewer."""
         self._viewers.discard(viewer)
 
-    async def _look(self, is_stopping: Callable[[], bool]) -> None:
-        """Look at all models until there is no viewer."""
-        frame, known = 0, list(self.sights.values())
+    async def _look(self, is_stopping: Callable[[], bool], known: list[Sight]) -> None:
+        """Look at all models until there is no viewer. The first viewer was told of `known`."""
+        frame = 0
         while self._viewers and not is_stopping():
             await asyncio.sleep(FRAME_SECONDS)
             now, frame = time.perf_counter(), frame + 1
