@@ -178,7 +178,7 @@ async def hello_of(viewer: Viewer) -> Any:
 
 
 def test_a_viewer_that_reads_slowly_is_told_what_it_lost(engine) -> None:
-    viewer, sight = Viewer("", admin=False), Sight("m", recorder=None)  # type: ignore[arg-type]
+    viewer, sight = Viewer("", admin=False), Sight("m", None, None)  # type: ignore[arg-type]
     steps = [Step(n, 1.0, 0.001, (Row(0, 0, 1, n, 1, 0, 0),)) for n in range(3)]
     while not viewer.frames.full():
         viewer.show(sight, [], b"x")

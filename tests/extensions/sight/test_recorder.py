@@ -19,15 +19,19 @@ if TYPE_CHECKING:
     from heddle.engine import Engine
 
 
+class Loop(SimpleNamespace):
+    """Stands for an engine's loop. There may be weak references to it."""
+
+
 def chunk(slot: int, tokens: int, guesses: int = 0) -> Chunk:
     return Chunk(slot, 7, [1] * tokens, [0], sample=True, guesses=guesses)
 
 
 def test_a_step_tells_right_guesses_from_wrong_ones(engine: Engine) -> None:
-    recorder = Recorder(engine)
+    recorder = Recorder()
     tree, delivery = SimpleNamespace(clock=5), SimpleNamespace(observe=lambda _: None)
     slots = [SimpleNamespace(id=i, generating=i > 0) for i in range(4)] + [None]
-    loop: Any = SimpleNamespace(
+    loop: Any = Loop(
         scheduler=SimpleNamespace(slots=slots),
         heartbeat=SimpleNamespace(step=41),
         cache=SimpleNamespace(prefixes=SimpleNamespace(tree=tree)),
@@ -49,7 +53,7 @@ def test_a_step_tells_right_guesses_from_wrong_ones(engine: Engine) -> None:
 
 
 def test_requests_are_recorded_without_their_text(engine: Engine) -> None:
-    recorder = Recorder(engine)
+    recorder = Recorder()
     assert recorder.requests() == []
     engine.thread.call(recorder.begin)
     engine.complete("hello", SamplingParams(max_tokens=3, ignore_eos=True))

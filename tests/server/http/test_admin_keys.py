@@ -35,6 +35,7 @@ ADMIN_ROUTES = {
     ("/v1/models/unload", "post"),
     ("/v1/engrams/load", "post"),
     ("/v1/engrams/unload", "post"),
+    ("/v1/engine/limits", "post"),
     ("/v1/prefix_cache", "post"),
     ("/v1/prefix_cache", "delete"),
     ("/api/pull", "post"),

@@ -61,6 +61,8 @@ def deploy(
     engine: EngineConfig,
 ) -> None:
     """Serve models from replicas on many machines, with Ray Serve (extra: heddle[ray])."""
+    if end and not address:
+        raise ConfigError("--end needs the cluster of the application; set --address", param="end")
     from heddle.extensions.ray.app import application
 
     if address:
@@ -111,8 +113,6 @@ def _end(address: str, name: str, drain: float) -> None:
     Raises:
         ConfigError: there is none of this name, or no cluster.
     """
-    if not address:
-        raise ConfigError("--end needs the cluster of the application; set --address", param="end")
     import ray
 
     from heddle.extensions.ray.cluster import is_there, join, leave

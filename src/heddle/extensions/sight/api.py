@@ -26,8 +26,9 @@ from heddle.server.http.encoding import EVENTS, json_response
 from heddle.server.http.schema import Schema, takes
 
 if TYPE_CHECKING:
+    from heddle.engine import Engine
     from heddle.engine.loop import EngineLoop
-    from heddle.extensions.sight.frames import Sight
+    from heddle.extensions.sight.recorder import Recorder
     from heddle.server.generate.dispatch import Dispatcher
     from heddle.server.generate.service import Service
 
@@ -54,13 +55,12 @@ def _routes(service: Service, _dispatcher: Dispatcher) -> list[APIRouter]:
             )
         return viewers
 
-    def sight_of(model: str | None) -> Sight:
-        name = service.name_of(model)
-        service.probed(name)  # raises if it is not loaded
-        sight = watching().sights.get(name)
-        if sight is None:
-            raise ModelUnavailableError(f"{name} is not watched yet; try again", retry_after=1.0)
-        return sight
+    def watched(model: str | None) -> tuple[Engine, Recorder]:
+        engine = service.probed(model)
+        recorder = watching().recorder(engine)
+        if recorder is None:
+            raise ModelUnavailableError("the model is not watched yet; try again", retry_after=1.0)
+        return engine, recorder
 
     @router.get(
         "/v1/engine/events",
@@ -93,13 +93,13 @@ def _routes(service: Service, _dispatcher: Dispatcher) -> list[APIRouter]:
         It has at most `most` runs, the most recently used.
         """
         limit = int(_number("most", most, 1, 2000))
-        recorder = sight_of(model).recorder
-        page_bytes = recorder.engine.model.executor.memory.token_page_bytes
+        engine, recorder = watched(model)
+        page_bytes = engine.model.executor.memory.token_page_bytes
 
         def walk(loop: EngineLoop) -> dict[str, Any]:
             return described(loop.cache.prefixes.tree, page_bytes, limit, recorder.used_at)
 
-        walked = recorder.engine.thread.call_later(walk)
+        walked = engine.thread.call_later(walk)
         return json_response(await asyncio.wrap_future(walked))
 
     @router.post(
@@ -108,10 +108,10 @@ def _routes(service: Service, _dispatcher: Dispatcher) -> list[APIRouter]:
     async def limits(request: Request) -> Response:
         """Measure the peak rates of the machine. The model's streams pause for some seconds."""
         body = await service.bodies.take(request, Measure, lambda body: body)
-        sight = sight_of(body.model)
-        executor = sight.recorder.engine.model.executor
-        measured = sight.recorder.engine.thread.call_later(lambda _: executor.measure_limits())
-        sight.limits = best = await asyncio.wrap_future(measured)
+        engine, recorder = watched(body.model)
+        executor = engine.model.executor
+        measured = engine.thread.call_later(lambda _: executor.measure_limits())
+        recorder.limits = best = await asyncio.wrap_future(measured)
         return json_response(
             {
                 "peak_bytes_per_second": best.memory_rate,

@@ -15,9 +15,10 @@ from heddle.state import PAGE_TOKENS
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Sequence
 
+    from heddle.engine import Engine
     from heddle.engine.observation.telemetry import EngineSnapshot
     from heddle.extensions.sight.recorder import Recorder, RequestRow, Step
-    from heddle.roofline import Limits, ModelWork
+    from heddle.roofline import ModelWork
 
 KEPT_SECONDS = 60.0
 _RATE_SECONDS = 5.0
@@ -31,14 +32,13 @@ class Sight:
     """What was seen of one model. The event loop uses it.
 
     Attributes:
-        recorder: of the model's engine.
-        limits: the peak rates of the machine, if someone has measured them.
+        engine: of the model.
+        recorder: of the engine.
         steps: those of the last minute, the oldest first.
     """
 
-    def __init__(self, name: str, recorder: Recorder) -> None:
-        self.name, self.recorder = name, recorder
-        self.limits: Limits | None = None
+    def __init__(self, name: str, engine: Engine, recorder: Recorder) -> None:
+        self.name, self.engine, self.recorder = name, engine, recorder
         self.steps: deque[Step] = deque(maxlen=MOST_STEPS)
         self._ended: deque[RequestRow] = deque(maxlen=MOST_ENDED)
         self._seen: dict[int, RequestRow] = {}
@@ -63,7 +63,7 @@ class Sight:
 
     def described(self) -> dict[str, Any]:
         """The sizes of the model that a viewer needs."""
-        engine = self.recorder.engine
+        engine = self.engine
         memory = engine.model.executor.memory
         return {
             "name": self.name,
@@ -79,7 +79,7 @@ class Sight:
 
     def state(self, now: float, *, admin: bool) -> dict[str, Any]:
         """The event `state`: the figures of this moment."""
-        engine = self.recorder.engine
+        engine = self.engine
         shown = engine.snapshot()
         cache = shown.prefix_cache
         waiting = Counter(one.client for one in self._seen.values() if one.state == "waiting")
@@ -105,12 +105,12 @@ class Sight:
 
     def _limits(self, now: float) -> dict[str, float | None]:
         """What steps of the last seconds read and multiplied, and what the machine can."""
-        work = self.recorder.engine.model.executor.work
+        work = self.engine.model.executor.work
         late = [one for one in self.steps if one.ended >= now - _RATE_SECONDS]
         pairs = [_work(one, work) for one in late]
         bytes = sum(pair[0] for pair in pairs)
         operations = sum(pair[1] for pair in pairs)
-        limits = self.limits
+        limits = self.recorder.limits
         return {
             "bytes_per_second": bytes / _RATE_SECONDS,
             "operations_per_second": operations / _RATE_SECONDS,

@@ -9,17 +9,18 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from typing import TYPE_CHECKING, NamedTuple
+from weakref import ref
 
 from heddle.engine.observation.telemetry import Observer
 from heddle.extensions.sight.percentiles import Minute
 from heddle.step import Sampled
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Callable, Hashable
 
-    from heddle.engine import Engine
     from heddle.engine.loop import EngineLoop
     from heddle.engine.requests.request import Request
+    from heddle.roofline import Limits
     from heddle.step import StepPlan, StepResult
 
 MOST_STEPS = 4096
@@ -86,21 +87,22 @@ class Recorder(Observer):
             from the left.
         since: when it was made. The engine is a new one if a viewer sees another time.
         first_tokens, gaps: times to first token, and between tokens.
+        limits: the peak rates of the machine, if someone has measured them.
     """
 
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
+    def __init__(self) -> None:
         self.steps: deque[Step] = deque(maxlen=MOST_STEPS)
         self.ended: deque[RequestRow] = deque(maxlen=MOST_ENDED)
         self.first_tokens, self.gaps = Minute(), Minute()
-        self._loop: EngineLoop | None = None
+        self.limits: Limits | None = None
+        self._loop: Callable[[], EngineLoop | None] = lambda: None
         self._ticks: deque[tuple[int, float]] = deque(maxlen=_MOST_TICKS)
         self.since = time.perf_counter()
         self._tick = 0, self.since
 
     def begin(self, loop: EngineLoop) -> None:
         """Record from now on. The engine thread calls this."""
-        self._loop = loop
+        self._loop = ref(loop)  # else an engine would stay, with all its memory
         loop.delivery.observe(self)
 
     # --- the engine thread -----------------------------------------------------------------------
@@ -115,8 +117,8 @@ class Recorder(Observer):
         self.ended.append(row_of(request, time.perf_counter()))
 
     def on_step(self, plan: StepPlan, result: StepResult, seconds: float) -> None:
-        loop, now = self._loop, time.perf_counter()
-        assert loop is not None
+        now, loop = time.perf_counter(), self._loop()
+        assert loop is not None, "it calls this"
         slots, sampled = loop.scheduler.slots, Counter[int]()
         if any(chunk.guesses for chunk in plan.chunks):
             sampled.update(one.slot for one in result.sampled if isinstance(one, Sampled))
@@ -143,9 +145,10 @@ class Recorder(Observer):
 
     def requests(self) -> list[RequestRow]:
         """The requests that run or wait. Any thread may call this."""
-        if self._loop is None:
+        loop = self._loop()
+        if loop is None:
             return []
-        return [row_of(request) for request in list(self._loop.delivery.requests.values())]
+        return [row_of(request) for request in list(loop.delivery.requests.values())]
 
 
 def row_of(request: Request, ended: float = 0.0) -> RequestRow:

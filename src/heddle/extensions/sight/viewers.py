@@ -77,8 +77,12 @@ class Viewers:
 
     def _record(self, _: str, engine: Engine) -> None:
         """Record what an engine does. Any thread may call this."""
-        self._recorders[engine] = recorder = Recorder(engine)
+        self._recorders[engine] = recorder = Recorder()
         engine.thread.call_later(recorder.begin)
+
+    def recorder(self, engine: Engine) -> Recorder | None:
+        """The record of a loaded engine."""
+        return self._recorders.get(engine)
 
     @property
     def sights(self) -> Mapping[str, Sight]:
@@ -86,10 +90,10 @@ class Viewers:
         engines = self._registry.engines
         for name, engine in engines.items():
             sight = self._sights.get(name)
-            if sight is None or sight.recorder.engine is not engine:
+            if sight is None or sight.engine is not engine:
                 recorder = self._recorders.get(engine)
                 if recorder is not None:
-                    self._sights[name] = Sight(name, recorder)
+                    self._sights[name] = Sight(name, engine, recorder)
         for name in self._sights.keys() - engines.keys():
             del self._sights[name]
         return self._sights
@@ -137,6 +141,7 @@ class Viewers:
                     _offer(viewer, self._hello(viewer, now))
             for sight in sights.values():
                 self._send(sight, *sight.look(now), now, with_state=frame % _STATE_FRAMES == 0)
+        self._sights.clear()  # while nobody looks, an engine that has ended must not stay
         for viewer in self._viewers:
             _end(viewer)
 
