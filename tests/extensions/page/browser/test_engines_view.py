@@ -88,7 +88,7 @@ def minute(model: str = "busy", lost: int = 0) -> str:
         [
             number,
             now - 60 + every * (number + 1),
-            45.0,
+            1000 * every,  # without gaps, so that there is a step at each place
             [
                 [slot, slot + SLOTS * (number // 600), 1, number, 2, 1, number % 2]
                 for slot in range(SLOTS)
