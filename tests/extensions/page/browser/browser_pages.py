@@ -112,8 +112,9 @@ def opened(browser: Browser, url: str, **options: Any) -> Iterator[Page]:
 
 def send(page: Page, text: str) -> None:
     """Send a message."""
-    page.get_by_role("textbox", name="Message").fill(text)
-    page.keyboard.press("Enter")
+    field = page.get_by_role("textbox", name="Message")
+    field.fill(text)
+    field.press("Enter")
 
 
 def answer(page: Page) -> Any:

@@ -227,8 +227,28 @@ def test_the_list_finds_renames_and_deletes(page: Page, server: Speaker) -> None
     page.get_by_role("button", name="More about application").click()
     page.get_by_role("button", name="Delete").click()
     page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    # The new conversation takes the focus. Before it does, the keys of `fill` may go to its field.
+    expect(page.get_by_role("textbox", name="Message")).to_be_focused()
     page.get_by_label("Search conversations").fill("")
     expect(items).to_have_text(["pears"])
+
+
+def test_a_message_at_once_goes_to_the_new_conversation(page: Page, server: Speaker) -> None:
+    server.says("yes")
+    send(page, "apples")
+    expect(answer(page)).to_contain_text("yes")
+    expect(page.get_by_role("button", name="Send", exact=True)).to_be_visible()
+    page.evaluate(
+        """() => {
+            const key = (key, how) => new KeyboardEvent('keydown', { key, bubbles: true, ...how });
+            document.body.dispatchEvent(key('n', { altKey: true, code: 'KeyN' }));
+            const field = document.activeElement;
+            field.value = 'pears';
+            field.dispatchEvent(key('Enter', { cancelable: true }));
+        }"""
+    )
+    expect(page.locator(".conversations a")).to_have_text(["pears", "apples"])
+    expect(page.locator(".from-user")).to_have_text(["pears"])
 
 
 def test_an_answer_goes_on_while_another_conversation_is_shown(page: Page, server: Speaker) -> None:

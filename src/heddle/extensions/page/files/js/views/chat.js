@@ -31,6 +31,8 @@ class ChatView {
     this._session = null;
     this._panel = null;
     this._thread = null;
+    this._functions = [];
+    this._asked = 0;
     this._list = new ConversationList(app, {
       open: (id) => app.go(`chat/${id}`),
       create: () => this._create(),
@@ -66,20 +68,26 @@ class ChatView {
    */
   async open(id) {
     if (id && id === this._session?.conversation.id) return;
-    const all = await this._app.store.conversations();
+    const asked = ++this._asked;
+    const session = await this._sessionOf(id);
+    if (asked === this._asked) this._show(session); // else another one was asked for meanwhile
+  }
+
+  /** Read a conversation, and the functions of the user. */
+  async _sessionOf(id) {
+    const { store } = this._app;
+    this._functions = await store.preference('functions', []);
+    const all = await store.conversations();
     const found = all.find((one) => one.id === id) ?? (id ? undefined : all[0]);
-    const running = live.get(found?.id);
-    if (running) {
-      await this._show(running);
-      return;
-    }
+    if (live.has(found?.id)) return live.get(found.id);
     const conversation = found ?? Session.fresh(this._session?.settings ?? all[0]?.settings);
-    const messages = found ? await this._app.store.messages(found.id) : [];
-    await this._show(new Session(this._app, conversation, messages));
+    const messages = found ? await store.messages(found.id) : [];
+    return new Session(this._app, conversation, messages);
   }
 
   /** End the view. Running answers go on. */
   close() {
+    this._asked++;
     removeEventListener('hashchange', this._onHash);
     for (const remove of this._removers) remove();
     this._leave();
@@ -94,14 +102,16 @@ class ChatView {
     if (session && !session.running.size) live.delete(session.conversation.id);
   }
 
-  async _create() {
-    await this._show(new Session(this._app, Session.fresh(this._session?.settings), []));
+  /** Show a new conversation at once: the next key may belong to its message. */
+  _create() {
+    this._asked++;
+    this._show(new Session(this._app, Session.fresh(this._session?.settings), []));
     history.replaceState(null, '', '#/chat');
     this._composer.field.focus();
   }
 
-  async _show(session) {
-    session.functions = await this._app.store.preference('functions', []);
+  _show(session) {
+    session.functions = this._functions;
     this._leave();
     live.set(session.conversation.id, session);
     this._session = session;
