@@ -7,6 +7,18 @@
 
 namespace heddle {
 
+// Items per thread that a matmul is cut into.
+constexpr int kMatmulItems = 6;
+struct Cut {
+    int first, last;
+    Cut times(int n) const { return {first * n, last * n}; }
+};
+
+// The item's part of `total`, cut into equal pieces.
+inline Cut cut(int64_t total, int64_t item, int64_t items) {
+    return {static_cast<int>(total * item / items), static_cast<int>(total * (item + 1) / items)};
+}
+
 class Instruction {
   public:
     explicit Instruction(const char* kind) : kind(kind) {}
@@ -46,6 +58,10 @@ class Instruction {
     static int token_row(const Program& p, int i) { return p.wanted_[p.first_row_ + i]; }
     static Candidates& candidates(Program& p, int thread) { return p.candidates_[thread]; }
     static ExpertRows& expert_rows(Program& p) { return p.expert_rows_; }
+    // Whether adapters change rows of the step.
+    static bool adapted(const Program& p) { return !p.step_->adapted.empty(); }
+    static AdapterPlan& adapters(Program& p) { return p.adapters_; }
+    static const AdapterPlan& adapters(const Program& p) { return p.adapters_; }
     static const StorePlan& stores(const Program& p) { return p.stores_; }
     static const AttentionPlan& attention(const Program& p, int plan) { return p.plans_[plan]; }
     static float* parts(Program& p) { return p.parts_.data(); }

@@ -68,6 +68,10 @@ constexpr int kGateColumnsRows = 16;
 InstructionPointer make_gate_columns(const Program& p, Instruction* before, Activation activation,
                                      int gate, int up, int out, bool quantise);
 
+// adapter_instructions.cpp
+// What the adapters of some rows add to a matmul of `in`, after it.
+std::vector<InstructionPointer> make_adapters(int in, std::vector<AdaptedPart> parts);
+
 // expert_instructions.cpp
 std::vector<InstructionPointer> make_experts(std::shared_ptr<const ExpertLayer> layer, int in,
                                              int logits, int out);

@@ -31,18 +31,6 @@ class Pack final : public Instruction {
     int in_;
 };
 
-// Items per thread that a matmul is cut into.
-constexpr int kMatmulItems = 6;
-struct Cut {
-    int first, last;
-    Cut times(int n) const { return {first * n, last * n}; }
-};
-
-// The item's part of `total`, cut into equal pieces.
-Cut cut(int64_t total, int64_t item, int64_t items) {
-    return {static_cast<int>(total * item / items), static_cast<int>(total * (item + 1) / items)};
-}
-
 class Matmul final : public Instruction {
   public:
     Matmul(int in, std::vector<MatmulPart> parts, bool accumulate)
@@ -66,7 +54,10 @@ class Matmul final : public Instruction {
         paired_ = gate != up && ((a == gate && b == up) || (a == up && b == gate));
         return paired_;
     }
-    bool by_columns(const Program& p) const { return paired_ && rows(p, in_) <= kGateColumnsRows; }
+    // Not in steps with adapters, which change the columns after the matmul.
+    bool by_columns(const Program& p) const {
+        return paired_ && rows(p, in_) <= kGateColumnsRows && !adapted(p);
+    }
     Cut columns_of(const Program& p, int item) const {
         return cut(columns(p) / kBlock, item, items(p)).times(kBlock);
     }

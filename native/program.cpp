@@ -45,6 +45,11 @@ Program::Program(ThreadPool& pool, const Kernels& kernels,
 
 Program::~Program() = default;
 
+int64_t Program::next_number() {
+    static std::atomic<int64_t> last{0};
+    return ++last;
+}
+
 int Program::buffer(int width, bool per_row) {
     if (width < 1) throw std::invalid_argument("a buffer needs a width");
     Buffer b;
@@ -145,6 +150,16 @@ void Program::want_quantised(int buffer) {
 }
 
 void Program::append(std::unique_ptr<Instruction> instruction) {
+    append_adapters();
+    append_alone(std::move(instruction));
+}
+
+void Program::append_adapters() {
+    for (auto& instruction : waiting_) append_alone(std::move(instruction));
+    waiting_.clear();
+}
+
+void Program::append_alone(std::unique_ptr<Instruction> instruction) {
     const bool starts = stages() == std::max(rows_begin_, logits_begin_) ||
                         !instruction->follows(*this, *instructions_.back());
     if (starts) stages_.push_back(static_cast<int>(instructions_.size()));
@@ -232,7 +247,38 @@ void Program::matmul(int in, std::vector<MatmulPart> parts, bool accumulate) {
             throw std::invalid_argument("buffer " + std::to_string(in) + " is not quantised");
         }
     }
+    std::vector<AdaptedPart> changed;
+    for (const MatmulPart& part : parts) {
+        const Matrix* matrix = part.matrix.get();
+        if (site_of(matrix) < 0) sites_.push_back(matrix);
+        changed.push_back({site_of(matrix), matrix->panels(), part.out});
+    }
+    adapters_.allow(static_cast<int>(parts.size()));
     append_matmul(in, std::move(parts), accumulate);
+    waiting_ = make_adapters(in, std::move(changed));
+}
+
+int Program::site_of(const Matrix* matrix) const {
+    const auto found = std::find(sites_.begin(), sites_.end(), matrix);
+    return found == sites_.end() ? -1 : static_cast<int>(found - sites_.begin());
+}
+
+std::shared_ptr<Adapter> Program::adapter(
+    std::vector<std::pair<std::shared_ptr<const Matrix>, LowRank>> changes) const {
+    std::vector<LowRank> by_site(sites_.size());
+    for (auto& [matrix, change] : changes) {
+        const int site = site_of(matrix.get());
+        if (site < 0) throw std::invalid_argument("no matmul multiplies the changed matrix");
+        const PackedMatrix &w = matrix->packed(), &a = change.a->packed(), &b = change.b->packed();
+        if (is_quantised(a.format) || is_quantised(b.format)) {
+            throw std::invalid_argument("matrices of adapters are floats");
+        }
+        if (a.columns != w.columns || b.rows != w.rows || b.columns != a.rows) {
+            throw std::invalid_argument("a low-rank change does not fit its matrix");
+        }
+        by_site[static_cast<size_t>(site)] = std::move(change);
+    }
+    return std::make_shared<Adapter>(number_, std::move(by_site));
 }
 
 // A matmul of quantised matrices, after the instruction that packs its input, or of floats.
@@ -298,7 +344,7 @@ void Program::gated(Activation activation, int gate, int up, int out, bool quant
     Instruction* before = instructions_.empty() ? nullptr : instructions_.back().get();
     auto columns = make_gate_columns(*this, before, activation, gate, up, out, quantise);
     const int above = columns ? kGateColumnsRows : 0;
-    if (columns) append(std::move(columns));
+    if (columns) append_alone(std::move(columns));
     append(make_gated(activation, gate, up, out, quantise, above));
 }
 
@@ -642,6 +688,7 @@ void Program::take_rows(int in, int out) {
         throw std::invalid_argument("take_rows goes from a token buffer to a row buffer");
     }
     if (rows_begin_ > 0) throw std::invalid_argument("rows are taken once");
+    append_adapters();
     rows_begin_ = stages();
     append(make_take_rows(in, out));
 }
@@ -684,6 +731,11 @@ void Program::check(const Step& step) const {
         const int most = span.state == span.kept_state ? span.tokens : span.tokens - 1;
         require(!states_ || (span.certain >= 0 && span.certain <= most),
                 "number of certain tokens");
+    }
+    for (const Adapted& change : step.adapted) {
+        require(change.row >= 0 && change.tokens >= 1 && change.row <= step.tokens - change.tokens,
+                "rows of an adapter");
+        require(change.adapter->program() == number_, "adapter, which is of another program");
     }
 }
 
@@ -736,6 +788,7 @@ void Program::begin_pass(int first_stage, int last_stage, int first_row, int row
     last_stage_ = last_stage;
     first_row_ = first_row;
     row_count_ = row_count;
+    adapters_.cut_wanted(step_->adapted, wanted_.data() + first_row, row_count);
     pool_.begin(*this);
 }
 
@@ -766,6 +819,7 @@ void Program::begin(Step& step) {
         part_floats = std::max(part_floats, plan.part_floats());
     }
     parts_.resize(static_cast<size_t>(part_floats));
+    adapters_.cut(step.adapted);
     const int with_logits = static_cast<int>(wanted_.size() - step.pooled.size());
     step_ = &step;
     try {

@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "adapter.h"
 #include "attention_plan.h"
 #include "experts.h"
 #include "fixed_states.h"
@@ -56,6 +57,11 @@ struct MatmulPart {
     std::shared_ptr<const Matrix> matrix;
     int out;
     int in_column = 0, out_column = 0;  // the first ones that the matrix reads and writes
+};
+
+// A part of a matmul that adapters change: the number of its matrix, and the matrix' panels.
+struct AdaptedPart {
+    int site, panels, out;
 };
 
 // One layer's attention.
@@ -229,6 +235,9 @@ class Program final : private Task {
     void pool(int states);
     // Makes picks and scores from `logits`; the last instruction.
     void sample(int logits);
+    // An adapter for steps of this program: for matrices that `matmul` multiplies, their changes.
+    std::shared_ptr<Adapter> adapter(
+        std::vector<std::pair<std::shared_ptr<const Matrix>, LowRank>> changes) const;
 
     // Starts the step on the workers. The step must live until `finish` has returned. Only one step
     // at a time. Throws std::invalid_argument if it refuses the step, and std::logic_error if the
@@ -304,6 +313,9 @@ class Program final : private Task {
     void check_tables(const Span& span) const;
     void check_place(int64_t place, int64_t count) const;
     void append(std::unique_ptr<Instruction> instruction);
+    void append_alone(std::unique_ptr<Instruction> instruction);
+    void append_adapters();
+    int site_of(const Matrix* matrix) const;
     void check(const Step& step) const;
     void check_draws(const Step& step) const;
     void check_readout(const Step& step) const;
@@ -312,6 +324,9 @@ class Program final : private Task {
     void run_pass(int first_stage, int last_stage, int first_row, int row_count);
     void finish_passes();
 
+    static int64_t next_number();
+
+    const int64_t number_ = next_number();  // of all programs of the process
     ThreadPool& pool_;
     const Kernels& kernels_;
     std::vector<std::shared_ptr<KvCache>> caches_;
@@ -328,7 +343,11 @@ class Program final : private Task {
     std::vector<RopeTable> ropes_;
     std::vector<PositionBias> biases_;
     std::vector<std::unique_ptr<Instruction>> instructions_;
-    std::vector<int> stages_;          // the first instruction of each
+    std::vector<int> stages_;           // the first instruction of each
+    std::vector<const Matrix*> sites_;  // the matrices that adapters may change
+    // Of the last matmul. They follow it, after what may share a stage with it.
+    std::vector<std::unique_ptr<Instruction>> waiting_;
+    AdapterPlan adapters_;             // of the current step
     std::vector<LineFloats> scratch_;  // per thread, for mixers
     ExpertRows expert_rows_;           // of the expert layer that runs
     bool causal_ = true;               // whether all attention is

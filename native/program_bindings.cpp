@@ -109,7 +109,8 @@ class Submitted {
     Submitted(nb::object owner, Ints ids, Ints positions, const IntRows& spans, Ints pages,
               const Ints& rows, const nb::list& samplers, bool may_sample,
               const std::optional<IntRows>& scored, std::vector<std::tuple<int, int, Sums>> pooled,
-              const std::vector<int>& guesses)
+              const std::vector<int>& guesses,
+              std::vector<std::tuple<int, int, std::shared_ptr<Adapter>, float>> adapted)
         : owner_(std::move(owner)),
           program_(nb::cast<Program&>(owner_)),
           ids_(std::move(ids)),
@@ -125,6 +126,9 @@ class Submitted {
         step_.positions = positions_.data();
         step_.rows.assign(rows.data(), rows.data() + rows.size());
         add_draws(guesses);
+        for (auto& [row, tokens, adapter, factor] : adapted) {
+            step_.adapted.push_back({row, tokens, std::move(adapter), factor});
+        }
         step_.may_sample = may_sample;
         add_spans(step_, spans, pages_, program_);
         add_readout(step_, program_, scored, pooled_);
@@ -241,6 +245,14 @@ void add_experts(Program& p, int in, int logits, int out, const Matrices& gate, 
     p.experts(std::move(layer), in, logits, out);
 }
 
+std::shared_ptr<Adapter> make_adapter(
+    const Program& p, const std::vector<std::tuple<std::shared_ptr<Matrix>, std::shared_ptr<Matrix>,
+                                                   std::shared_ptr<Matrix>, float>>& changes) {
+    std::vector<std::pair<std::shared_ptr<const Matrix>, LowRank>> list;
+    for (const auto& [matrix, a, b, scale] : changes) list.push_back({matrix, {a, b, scale}});
+    return p.adapter(std::move(list));
+}
+
 }  // namespace
 
 void bind_program(nb::module_& m) {
@@ -248,6 +260,8 @@ void bind_program(nb::module_& m) {
         .def("finish", &Submitted::finish,
              "Joins in until the step has ended. Returns (token, logprob, top) per sampler and "
              "(logprob, rank, top) per scored row; None if the step was abandoned.");
+    nb::class_<Adapter>(m, "Adapter", "Low-rank changes of a program's matrices.")
+        .def_prop_ro("bytes", &Adapter::bytes);
     nb::class_<Program>(m, "Program", "A recorded model; see native/program.h.")
         .def(
             "__init__",
@@ -494,23 +508,27 @@ void bind_program(nb::module_& m) {
         .def("take_rows", &Program::take_rows, nb::arg("in_"), nb::arg("out"))
         .def("pool", &Program::pool, nb::arg("states"))
         .def("sample", &Program::sample, nb::arg("logits"))
+        .def("adapter", &make_adapter, nb::arg("changes"),
+             "An adapter, from (matrix, a, b, scale) of each matrix that it changes.")
         .def(
             "begin",
             [](nb::object self, Ints ids, Ints positions, IntRows spans, Ints pages, Ints rows,
                const nb::list& samplers, bool may_sample, std::optional<IntRows> scored,
-               std::vector<std::tuple<int, int, Sums>> pooled, const std::vector<int>& guesses) {
-                return std::make_unique<Submitted>(
-                    std::move(self), std::move(ids), std::move(positions), spans, std::move(pages),
-                    rows, samplers, may_sample, scored, std::move(pooled), guesses);
+               std::vector<std::tuple<int, int, Sums>> pooled, const std::vector<int>& guesses,
+               std::vector<std::tuple<int, int, std::shared_ptr<Adapter>, float>> adapted) {
+                return std::make_unique<Submitted>(std::move(self), std::move(ids),
+                                                   std::move(positions), spans, std::move(pages),
+                                                   rows, samplers, may_sample, scored,
+                                                   std::move(pooled), guesses, std::move(adapted));
             },
             nb::arg("ids"), nb::arg("positions"), nb::arg("spans"), nb::arg("pages"),
             nb::arg("rows"), nb::arg("samplers"), nb::arg("may_sample") = true,
             nb::arg("scored") = nb::none(), nb::arg("pooled") = nb::make_tuple(),
-            nb::arg("guesses") = nb::make_tuple(),
+            nb::arg("guesses") = nb::make_tuple(), nb::arg("adapted") = nb::make_tuple(),
             "Starts a step and returns it. Spans are (first row, tokens, first position) and, for "
             "each cache, (index of the first page in pages, number of that page), scored rows "
             "(row, target, top), pooled ones (first row, rows, sums). A sampler with n guesses has "
-            "n + 1 rows.")
+            "n + 1 rows. `adapted` has (first row, rows, adapter, factor).")
         .def("abandon", &Program::abandon,
              "End the step in flight soon and later ones at once, for good. Any thread may call.")
         .def_prop_ro("pooled_width", &Program::pooled_width)

@@ -218,7 +218,7 @@ class Gated final : public RowInstruction {
 
   private:
     int count(const Program& p) const override {
-        return rows(p, out_) > above_ ? rows(p, out_) : 0;
+        return rows(p, out_) > above_ || adapted(p) ? rows(p, out_) : 0;
     }
     bool own_rows() const override { return above_ == 0; }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "adapter.h"
 #include "kernels.h"
 #include "sampler.h"
 #include "score.h"
@@ -59,6 +60,7 @@ struct Step {
     std::vector<PageTable> tables;  // of all spans
     std::vector<int32_t> rows;      // token rows whose logits are wanted
     std::vector<Draw> draws;        // of all rows; empty leaves the logits alone
+    std::vector<Adapted> adapted;   // rows that adapters change, in this order
     std::vector<ScoredRow> scored;
     std::vector<PooledRow> pooled;         // added to their sums in this order
     std::vector<std::vector<Pick>> picks;  // filled by the step, one or more for each draw

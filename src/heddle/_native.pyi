@@ -283,6 +283,12 @@ class Lookup:
         """Up to `most` tokens, and how many tokens before them occurred earlier (2 to 16, or 0)."""
     def __len__(self) -> int: ...
 
+class Adapter:
+    """Low-rank changes of a program's matrices."""
+
+    @property
+    def bytes(self) -> int: ...
+
 class Step:
     """A step that a program computes. Dropping this object waits for the step's end."""
 
@@ -514,6 +520,14 @@ class Program:
         """Add the states of pooled rows to their sums. Later instructions skip these rows."""
     def sample(self, logits: int) -> None:
         """Make picks and scores from logits; the last instruction."""
+    def adapter(self, changes: Sequence[tuple[Matrix, Matrix, Matrix, float]]) -> Adapter:
+        """An adapter, from (matrix, a, b, scale) of each matrix that it changes.
+
+        The product of the matrix (n, k) with x gains scale * b @ (a @ x). Any thread may call this.
+
+        Raises:
+            ValueError: no `matmul` multiplies a matrix, or a change does not fit it.
+        """
     def begin(
         self,
         ids: _Ints,
@@ -526,6 +540,7 @@ class Program:
         scored: _Ints | None = None,
         pooled: Sequence[tuple[int, int, _Doubles]] = (),
         guesses: Sequence[int] = (),
+        adapted: Sequence[tuple[int, int, Adapter, float]] = (),
     ) -> Step:
         """Start a step. The threads of the runtime compute it, and `Step.finish` joins them.
 
@@ -535,6 +550,7 @@ class Program:
         rows, sums); the states of the rows are added to the sums (pooled_width,), one row after
         the other. Without `may_sample` no sampler runs before `Step.finish`. A sampler with n of
         `guesses` has n + 1 of the `rows`, of consecutive tokens; the last n tokens are guesses.
+        `adapted` has (first token row, rows, adapter, factor) of rows that adapters change.
 
         Raises:
             ValueError: the step is refused. Nothing was computed.

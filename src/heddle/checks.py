@@ -39,8 +39,9 @@ def number(value: object, param: str) -> float:
 
 def check_salt(salt: object) -> None:
     check(
-        salt is None or (isinstance(salt, str) and 0 < len(salt) <= MAX_SALT_LENGTH),
+        salt is None
+        or (isinstance(salt, str) and 0 < len(salt) <= MAX_SALT_LENGTH and salt[0] != "\0"),
         "cache_salt",
         salt,
-        f"a string of 1 to {MAX_SALT_LENGTH} characters",
+        f"a string of 1 to {MAX_SALT_LENGTH} characters, the first not NUL",
     )

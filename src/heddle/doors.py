@@ -105,6 +105,7 @@ class Extension:
             :class:`heddle.loading.judge.Judge`, or None. They may read the checkpoint.
         engrams: a class with the methods of :class:`heddle.engine.engrams.EngramLibrary`, and `of`,
             which opens the tables of the settings; empty: none.
+        adapters: the same for :class:`heddle.engine.adapters.AdapterLibrary`.
     """
 
     settings: Sequence[str] = ()
@@ -130,6 +131,7 @@ class Extension:
     shares: Sequence[str] = ()
     judges: Sequence[str] = ()
     engrams: str = ""
+    adapters: str = ""
 
 
 @cache

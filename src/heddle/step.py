@@ -35,7 +35,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence  # noqa: TC003 (codecs of messages read the annotations)
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from heddle.token_rules import NO_RULES, TokenRules
 
@@ -56,6 +56,19 @@ if TYPE_CHECKING:
 
 UNKNOWN = -1
 """In place of a token that the step in flight samples: the device knows it before the host."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterUse:
+    """An adapter that changes a sequence's forward passes, and the factor on its changes.
+
+    Attributes:
+        adapter: what :meth:`heddle.executor.AdaptingExecutor.make_adapter` made.
+        factor: 1 for the changes as they are.
+    """
+
+    adapter: Any
+    factor: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +158,7 @@ class Chunk:
         keep_states: of how many of the last tokens the result has hidden states.
         states: (len(tokens), width) hidden states that a prediction head reads beside the tokens;
             None for other models.
+        adapters: adapters of the sequence; their changes are added in this order.
     """
 
     slot: int
@@ -159,6 +173,7 @@ class Chunk:
     uncertain: int = 0
     keep_states: int = 0
     states: States | None = None
+    adapters: Sequence[AdapterUse] = ()
 
     @property
     def known(self) -> int:

@@ -24,6 +24,7 @@ from heddle.text.tokenizer.detokenizer import Detokenizer
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from heddle.engine.adapters import ModelAdapters
     from heddle.engine.engrams import ModelEngrams
     from heddle.engine.requests.request import Request
     from heddle.engine.thread import EngineThread
@@ -120,6 +121,7 @@ class DrivenSequence:
         next_id: Callable[[], int],
         params: SamplingParams,
         engrams: ModelEngrams,
+        adapters: ModelAdapters,
         *,
         single_line: bool | Literal["mask"],
     ) -> None:
@@ -139,7 +141,7 @@ class DrivenSequence:
         self._owner = owner
         self._thread = thread
         self._model = model
-        self._engrams = engrams
+        self._engrams, self._adapters = engrams, adapters
         self._continuations = continuations
         self._next_id = next_id
         seed = random.getrandbits(63) if params.seed is None else params.seed
@@ -360,6 +362,7 @@ class DrivenSequence:
             self._params,
             results.put,
             engrams=self._engrams,
+            adapters=self._adapters,
         )
         sequence = request.sequence
         sequence.prompt_tokens, sequence.driven = self._prompt_tokens, True

@@ -15,7 +15,7 @@ from heddle.closing import Closing
 from heddle.config import DEFAULT_MODEL, EngineConfig
 from heddle.embedding import EmbeddingParams
 from heddle.engine.driven import DrivenSequence
-from heddle.engine.engrams import EngramLibrary, ModelEngrams, open_engrams
+from heddle.engine.libraries import Libraries
 from heddle.engine.requests.interrupted import same_bits
 from heddle.engine.requests.request import Ticket, prepare
 from heddle.engine.streaming.blocking import Collector, Stream
@@ -71,6 +71,7 @@ class Engine(Closing):
         model: the loaded model.
         config: the settings.
         engrams: the engram tables that requests may name.
+        adapters: the adapters that requests may name.
         context: most tokens of one request, prompt and output.
         thread: the engine thread, for code that works inside of the engine.
     """
@@ -80,12 +81,12 @@ class Engine(Closing):
         model: LoadedModel,
         config: EngineConfig,
         turns: Turns | None = None,
-        engrams: EngramLibrary | None = None,
+        libraries: Libraries | None = None,
     ) -> None:
         """Start the engine thread. The engine now owns the model, and closes it.
 
         Engines with the same `turns` compute one at a time, with equal shares of the time.
-        `engrams` are the tables of several engines; None: the engine opens those of the settings.
+        `libraries` are those of several engines; None: the engine opens those of the settings.
 
         Raises:
             ConfigError: an engram table of the settings was built for another vocabulary.
@@ -94,7 +95,9 @@ class Engine(Closing):
         self.model = model
         self.config = served_config(config, model.shape)
         self.context = model.shape.context
-        self.engrams = _engrams(model, config, engrams)
+        libraries = libraries or _libraries(model, config)
+        self.engrams = libraries.engrams.of_model(model)
+        self.adapters = libraries.adapters.of_model(model)
         self.thread = EngineThread(model, self.config, turns)
         self._continuations = Continuations(model.tokenizer, model.shape.vocabulary)
         self._trial = Trial(model.tokenizer)
@@ -112,7 +115,7 @@ class Engine(Closing):
         *,
         progress: Progress | None = None,
         turns: Turns | None = None,
-        engrams: EngramLibrary | None = None,
+        libraries: Libraries | None = None,
     ) -> Engine:
         """Load a model and start an engine for it.
 
@@ -122,7 +125,7 @@ class Engine(Closing):
             config: settings.
             progress: shows the progress of the download and of loading.
             turns: shared with other engines that must not compute at the same time.
-            engrams: tables shared with other engines; None: those of the settings.
+            libraries: shared with other engines; None: those of the settings.
 
         Raises:
             ModelSourceError: the model cannot be found or fetched.
@@ -130,7 +133,7 @@ class Engine(Closing):
             ConfigError: a setting does not fit the model or the machine.
             EngramError, EngramFileError: an engram table cannot be read, or is damaged.
         """
-        return cls(load_model(model, config, progress), config, turns, engrams)
+        return cls(load_model(model, config, progress), config, turns, libraries)
 
     # --- requests --------------------------------------------------------------------------------
 
@@ -171,6 +174,7 @@ class Engine(Closing):
                 params,
                 sink,
                 engrams=self.engrams,
+                adapters=self.adapters,
                 rules=rules,
                 log_id=log_id,
             )
@@ -342,6 +346,7 @@ class Engine(Closing):
             partial(next, self._ids),
             params or self.model.sampling_params(),
             self.engrams,
+            self.adapters,
             single_line=single_line,
         )
 
@@ -386,7 +391,7 @@ class Engine(Closing):
         why = "the files of the model or the format of its pages have changed"
         try:
             if interrupted.fits(self.model):
-                self.thread.go_on(interrupted, tries, partial(next, self._ids))
+                self.thread.go_on(interrupted, tries, partial(next, self._ids), self.adapters)
         except (EngineClosedError, ModelPoisonedError) as ended:
             if self.thread.rescues(interrupted):
                 return
@@ -477,16 +482,12 @@ def _log_load(model: LoadedModel) -> None:
     _log.info("%s runs on %s; free memory of the device: %s", model.info.id, runs_on, free)
 
 
-def _engrams(
-    model: LoadedModel, config: EngineConfig, shared: EngramLibrary | None
-) -> ModelEngrams:
-    """The tables for a model. Closes the model if a table of its own settings does not fit."""
-    if shared is not None:
-        return shared.of_model(model)
+def _libraries(model: LoadedModel, config: EngineConfig) -> Libraries:
+    """Those of the model's own settings. Closes the model if an engram table does not fit."""
     try:
-        engrams = open_engrams(config).of_model(model)
-        engrams.library.check([engrams])
+        libraries = Libraries.of(config)
+        libraries.engrams.check([libraries.engrams.of_model(model)])
     except BaseException:
         model.close()
         raise
-    return engrams
+    return libraries

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from heddle.config import EngineConfig, RegistryConfig
-    from heddle.engine.engrams import EngramLibrary
+    from heddle.engine.libraries import Libraries
     from heddle.engine.requests.interrupted import Interrupted
     from heddle.hosting.entries import Entries, Entry
     from heddle.hosting.unloads import Keeper, Unloads
@@ -49,7 +49,7 @@ class Loads:
     _unloads: Unloads
     _keeper: Keeper
     _config: RegistryConfig
-    _engrams: EngramLibrary
+    _libraries: Libraries
     _progress: Progress | None
     _turns: Turns = field(default_factory=Turns)
     _thread: LoadThread = field(default_factory=LoadThread)
@@ -133,7 +133,7 @@ class Loads:
                     self._config_of(entry),
                     progress=entry.progress,
                     turns=self._turns,
-                    engrams=self._engrams,
+                    libraries=self._libraries,
                 )
             except OutOfMemoryError:
                 idle = self._least_recently_used() if self._config.memory else None

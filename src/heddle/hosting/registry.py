@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from heddle.closing import Closing
 from heddle.config import EngineConfig, RegistryConfig
-from heddle.engine.engrams import open_engrams
+from heddle.engine.libraries import Libraries
 from heddle.errors import ModelLoadedError, ModelNotFoundError
 from heddle.hosting.entries import Entries, Entry
 from heddle.hosting.loads import Loads
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from heddle.engine.engine import Engine
-    from heddle.engine.engrams import EngramLibrary
     from heddle.weights.progress import Progress
 
 LONGEST_KEPT = 1e9
@@ -50,7 +49,7 @@ class Registry(Closing):
     Attributes:
         config: settings of the registry.
         engine_config: settings of models that are loaded without settings of their own.
-        engrams: the engram tables that requests may name, shared by all models.
+        libraries: engram tables and adapters that requests may name, of all models.
         allowed: the models that requests may load.
     """
 
@@ -60,26 +59,26 @@ class Registry(Closing):
         engine: EngineConfig = EngineConfig(),  # noqa: B008 - frozen
         *,
         progress: Progress | None = None,
-        engrams: EngramLibrary | None = None,
+        libraries: Libraries | None = None,
     ) -> None:
         """Know the models in the folder `models_dir`, and load none yet.
 
-        `engine` becomes `engine_config`. `progress` shows downloads and loads. `engrams` are open
-        engram tables; None: the registry opens those of `engine`.
+        `engine` becomes `engine_config`. `progress` shows downloads and loads. `libraries`:
+        None: the registry opens those of `engine`.
 
         Raises:
             ConfigError: there is no such folder, or an engram table of the settings is refused.
             EngramError, EngramFileError: a table cannot be read, or is damaged.
         """
         self.config = config
-        self.engrams = open_engrams(engine) if engrams is None else engrams
+        self.libraries = libraries or Libraries.of(engine)
         self.engine_config = engine
         self.allowed = AllowedModels(folder=models_folder(config.models_dir), hub=config.hub_models)
         self._entries = Entries(engine, config.keep_alive)
         self._unloads = Unloads(self._entries, config.unload_seconds, config.resume_tries)
         self._keeper = Keeper(self._entries, self._unloads)
         self._loads = Loads(
-            self._entries, self._unloads, self._keeper, config, self.engrams, progress
+            self._entries, self._unloads, self._keeper, config, self.libraries, progress
         )
         for name, path in self.allowed.in_folder():
             self._entries.by_name[name] = Entry(
@@ -89,7 +88,8 @@ class Registry(Closing):
     @classmethod
     def of(cls, engine: Engine) -> Registry:
         """A registry with one engine, which the caller keeps: it closes engine and registry."""
-        registry = cls(engine=engine.config, engrams=engine.engrams.library)
+        libraries = Libraries(engine.engrams.library, engine.adapters.library)
+        registry = cls(engine=engine.config, libraries=libraries)
         name, now = engine.model.info.id, time.monotonic()
         entry = Entry(name, str(engine.model.info.path), engine.config, known=True)
         entry.state, entry.engine = ModelState.LOADED, engine
@@ -200,7 +200,7 @@ class Registry(Closing):
         """
         engines = self.engines
         if len(engines) == len(self.names):
-            self.engrams.check([one.engrams for one in engines.values()])
+            self.libraries.engrams.check([one.engrams for one in engines.values()])
 
     # --- load ------------------------------------------------------------------------------------
 

@@ -37,7 +37,7 @@ def find_leader(
     for older in running:
         if older is sequence or shared >= most or older.priority > sequence.priority:
             break
-        if not _publishes_its_prompt(older) or _salt(older) != _salt(sequence):
+        if not _publishes_its_prompt(older) or older.scope != sequence.scope:
             continue
         if older.tokens[shared : shared + 1] != sequence.tokens[shared : shared + 1]:
             continue  # a quick test: they share only the known tokens
@@ -61,7 +61,3 @@ def is_wait_over(leader: Sequence, shared: int) -> bool:
 def _publishes_its_prompt(sequence: Sequence) -> bool:
     publishes = sequence.table.cursor is not None and sequence.awaited is None
     return publishes and not sequence.generating
-
-
-def _salt(sequence: Sequence) -> str | None:
-    return sequence.params.cache_salt

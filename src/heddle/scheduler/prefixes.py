@@ -80,7 +80,7 @@ class Prefixes:
         """
         sequence.leader = None
         most = sequence.first_needed
-        match = self._cached.match(sequence.params.cache_salt, sequence.tokens, most)
+        match = self._cached.match(sequence.scope, sequence.tokens, most)
         if match.length < sequence.computed:  # the cache was flushed
             return None
         leader, shared = find_leader(sequence, self._slots.running, match.length)

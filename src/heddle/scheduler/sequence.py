@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from heddle.embedding import Pooling
     from heddle.sampling_params import SamplingParams
     from heddle.scheduler.guessing import Guessing
+    from heddle.step import AdapterUse
     from heddle.token_rules import TokenRules
 
 
@@ -97,6 +98,8 @@ class Sequence:
         guessing: its drafters and what is known of their guesses; None before the first guess.
         known: the first tokens of its output, if another engine has computed them before. They are
             guesses.
+        adapters: adapters that change its forward passes.
+        scope: only sequences of one scope share prefixes.
     """
 
     id: int
@@ -128,6 +131,8 @@ class Sequence:
     total_at_start: int = 0
     guessing: Guessing | None = field(default=None, repr=False)
     known: Many[int] = ()
+    adapters: Many[AdapterUse] = ()
+    scope: str | None = None
     priority: int = field(init=False)
     wanted_slot: int = field(init=False)
     account: Account = field(init=False, repr=False)
@@ -138,6 +143,7 @@ class Sequence:
     def __post_init__(self) -> None:
         params = self.params
         self.priority = params.priority
+        self.scope = self.scope or params.cache_salt
         if isinstance(params, EmbeddingParams):
             self.pooling, self.prompt_logprobs, self.most_output = params.pooling, None, 0
             self.wanted_slot = -1
@@ -163,6 +169,7 @@ class Sequence:
             mu=mu,
             client=self.client,
             known=self.known,
+            scope=self.scope,
         )
         one.most_output = self.most_output
         return one
@@ -209,6 +216,7 @@ class Sequence:
             windows=self.table.windows,
             guesses=len(guesses),
             uncertain=len(guesses) + may_wait,
+            adapters=self.adapters,
         )
 
     def end(self) -> None:

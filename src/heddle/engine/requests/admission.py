@@ -14,10 +14,12 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from heddle.embedding import EmbeddingParams
 from heddle.errors import (
     ClientLimitError,
-    ContextLengthError,
     EngineClosedError,
+    HeddleError,
+    InvalidRequestError,
     OutOfMemoryError,
 )
 from heddle.process_memory import memory_limits
@@ -28,16 +30,17 @@ if TYPE_CHECKING:
     from collections.abc import Sequence as Many
 
     from heddle.config import EngineConfig
+    from heddle.engine.adapters import ModelAdapters
     from heddle.engine.health import Poison
     from heddle.engine.requests.interrupted import Interrupted
     from heddle.engine.requests.patience import Patience
     from heddle.engine.requests.request import Request
     from heddle.engine.streaming.delivery import Delivery
     from heddle.engine.wakeup import Cancels, Wakeup
-    from heddle.errors import HeddleError
     from heddle.scheduler.scheduler import Scheduler
     from heddle.scheduler.sequence import Sequence
     from heddle.scheduler.speculation import Speculator
+    from heddle.step import AdapterUse
 
 
 class Gate:
@@ -157,7 +160,13 @@ class Admission:
             self.accepted += len(requests)
             self._wakeup.notify()
 
-    def go_on(self, interrupted: Interrupted, tries: int, new_id: Callable[[], int]) -> None:
+    def go_on(
+        self,
+        interrupted: Interrupted,
+        tries: int,
+        new_id: Callable[[], int],
+        adapters: ModelAdapters,
+    ) -> None:
         """Queue the requests of an engine that has failed.
 
         No limit refuses them: the failed engine had accepted them. `tries` as for
@@ -167,20 +176,42 @@ class Admission:
             EngineClosedError, ModelPoisonedError: this engine has ended. All requests are left.
         """
         requests = interrupted.take(tries)
+        loaded = [_adapters_again(request.sequence, adapters) for request in requests]
         with self._gate.accepting():
             interrupted.leave()
-            for request in requests:
+            for request, uses in zip(requests, loaded, strict=True):
                 request.move(new_id(), self._cancels)
                 self._delivery.requests[request.sequence.id] = request
                 try:
+                    request.sequence.adapters = _or_raise(uses)
                     self._scheduler.add_again(request.sequence)
-                except ContextLengthError as error:  # this engine has less memory
+                except HeddleError as error:  # this engine may also have less memory
                     self._delivery.cancelled.append((request, error))
                 if not request.first_step_at:
                     self._patience.begin([request])
             if self._limits.are_set:
                 self._limits.begin([request.sequence for request in requests])
             self._wakeup.notify()
+
+
+def _adapters_again(sequence: Sequence, adapters: ModelAdapters) -> Many[AdapterUse] | HeddleError:
+    """The adapters of a sequence of another engine, or why it cannot have them here."""
+    params = sequence.params
+    if isinstance(params, EmbeddingParams) or not sequence.adapters:
+        return ()
+    try:
+        adapted = adapters.take(params)
+    except HeddleError as error:
+        return error
+    if adapted is None or adapted.scope(params.cache_salt) != sequence.scope:
+        return InvalidRequestError("the adapter has changed since the request began")
+    return adapted.uses
+
+
+def _or_raise(uses: Many[AdapterUse] | HeddleError) -> Many[AdapterUse]:
+    if isinstance(uses, HeddleError):
+        raise uses
+    return uses
 
 
 @dataclass(slots=True)

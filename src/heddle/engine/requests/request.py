@@ -22,6 +22,7 @@ from heddle.token_rules import NO_RULES, TokenRules
 if TYPE_CHECKING:
     from collections import abc
 
+    from heddle.engine.adapters import ModelAdapters
     from heddle.engine.engrams import ModelEngrams
     from heddle.engine.wakeup import Cancels
     from heddle.loading.loaded_model import LoadedModel
@@ -199,18 +200,19 @@ def prepare(
     sink: Sink,
     *,
     engrams: ModelEngrams,
+    adapters: ModelAdapters,
     rules: TokenRules | None = None,
     log_id: str = "",
 ) -> Request:
     """Check and tokenize a prompt, draw the seed, and make the request.
 
-    `engrams` has the tables that `params` may name. `rules` are the token rules of `params`, if
+    `engrams` and `adapters` are what `params` may name. `rules` are the token rules of `params`, if
     they are already computed. `log_id` names the request in lines of the log.
 
     Raises:
-        InvalidRequestError: a token id is not in the vocabulary, one of `shown_specials` is not a
-            control token, the prompt is empty and the model has no BOS token, or the vectors of
-            its tokens would be too large.
+        InvalidRequestError: a token id is not in the vocabulary, an adapter is unknown, one of
+            `shown_specials` is not a control token, the prompt is empty and the model has no BOS
+            token, or the vectors of its tokens would be too large.
         GrammarError: the grammar is wrong, or too large.
     """
     started = time.perf_counter()
@@ -269,9 +271,17 @@ def prepare(
         stops |= set(check_tokens(model, params.stop_token_ids, "stop_token_ids"))
     rules = rules_of(model, params, engrams) if rules is None else rules
     sequence = Sequence(request_id, params, tokens, len(tokens), frozenset(stops), rules)
+    adapt(sequence, params, adapters)
     shown = [_control_token(tokenizer, text) for text in params.shown_specials]
     detokenizer = Detokenizer(tokenizer, params.stop, params.min_tokens, shown)
     return Request(sequence, detokenizer, sink, started, log_id)
+
+
+def adapt(sequence: Sequence, params: SamplingParams, adapters: ModelAdapters) -> None:
+    """Give a sequence the adapters that its parameters name. Raises as `ModelAdapters.take`."""
+    adapted = adapters.take(params) if params.extensions else None
+    if adapted is not None:
+        sequence.adapters, sequence.scope = adapted.uses, adapted.scope(params.cache_salt)
 
 
 def _embedding_prompt(model: LoadedModel, prompt: Prompt, params: EmbeddingParams) -> Prompt:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -127,6 +127,7 @@ class Layout:
         rows: (R,) token rows to sample from. A chunk with n guesses has n + 1 rows.
         scored: (token row, target, alternatives) of each token to score.
         pooled: (first token row, number of tokens, sums) of each chunk to pool.
+        adapted: (first token row, number of tokens, adapter, factor) of each adapter of each chunk.
         kept: (tokens, width) hidden states of each chunk with `keep_states`. Each row is a sum of
             one state, so the program fills it as it pools.
     """
@@ -138,6 +139,7 @@ class Layout:
     rows: list[int] = field(default_factory=list)
     scored: list[tuple[int, int, int]] = field(default_factory=list)
     pooled: list[PooledRows] = field(default_factory=list)
+    adapted: list[tuple[int, int, Any, float]] = field(default_factory=list)
     kept: list[npt.NDArray[np.float64]] = field(default_factory=list)
     width: int = 0
 
@@ -162,6 +164,8 @@ class Layout:
     def _add(self, chunk: Chunk, sums: Mapping[int, PooledStates], fixed: tuple[int, ...]) -> None:
         begin, count = len(self.ids), len(chunk.tokens)
         span: tuple[int, ...] = (begin, count, chunk.start, len(self.pages), 0)
+        for use in chunk.adapters:
+            self.adapted.append((begin, count, use.adapter, use.factor))
         self.ids.extend(chunk.tokens)
         self.positions.extend(range(chunk.start, chunk.start + count))
         self.pages.extend(chunk.pages)

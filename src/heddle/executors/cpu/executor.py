@@ -28,6 +28,7 @@ from heddle.executors.arithmetic import (
     source_digest,
     trigonometry_digest,
 )
+from heddle.executors.cpu.adapters import AdapterPacker
 from heddle.executors.cpu.batch import Layout, pooled_states
 from heddle.executors.cpu.fixed_memory import FixedMemory
 from heddle.executors.cpu.kv_memory import KvMemory
@@ -53,7 +54,7 @@ from heddle.state import PAGE_TOKENS
 from heddle.step import Deferred, Failed, Sampled, StepResult, most_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
     from heddle.roofline import Limits
     from heddle.state import StateMemory
     from heddle.step import Binding, Chunk, StepPlan
+    from heddle.weights.low_rank import LowRank
 
     # A step in flight: the step, its plan, the chunks that sample, their samplers, the function
     # that waits for the samplers' edits, and the hidden states that are kept. A tuple costs less
@@ -84,6 +86,7 @@ _log = logging.getLogger(__name__)
 
 SOURCES = (
     *MODEL_SOURCES,
+    "executors/cpu/adapters.py",
     "executors/cpu/batch.py",
     "executors/cpu/fixed_memory.py",
     "executors/cpu/kv_memory.py",
@@ -95,7 +98,10 @@ SOURCES = (
 """Python code that determines the bits of pages. Samplers and edits only choose tokens."""
 
 
-_LET_GO = "_submitted", "_program", "_ropes", "_kv", "_fixed", "_samplers", "_edits", "_sums"
+_LET_GO = (
+    *("_submitted", "_program", "_ropes", "_kv", "_fixed", "_samplers", "_edits", "_sums"),
+    "_packer",
+)
 """Attributes that a closed executor no longer has."""
 
 
@@ -165,7 +171,9 @@ class CpuExecutor:
         # No sequence is longer than the cache, even if the file has a huge context.
         positions = min(shape.context, self.memory.pages * PAGE_TOKENS)
         self._ropes = RopeTables(self._program, positions)
-        self._logits, self._states = self._lower(record(model, weights))
+        forward = record(model, weights)
+        self._logits, self._states = self._lower(forward)
+        self._packer = AdapterPacker(self._program, forward, runtime.isa)
         self._program.sample(self._logits)
         self._samplers: dict[int, _native.Sampler] = {}
         self._sampler_failures: dict[int, HeddleError] = {}  # by slot
@@ -225,6 +233,9 @@ class CpuExecutor:
         """Take the edits of logits from there. This is called before the first step."""
         self._edits = edits
 
+    def make_adapter(self, changes: Mapping[str, LowRank]) -> _native.Adapter:
+        return self._packer.pack(changes)
+
     def measure_limits(self) -> Limits:
         return measure(self.threads, self.isa, self.weight_bytes, self._program.barriers)
 
@@ -257,7 +268,13 @@ class CpuExecutor:
             if self._states is not None:
                 self._program.write(self._states, given_states(plan))
             step = self._program.begin(
-                *layout.arrays(), samplers, may_sample, scored_rows, layout.pooled, guesses
+                *layout.arrays(),
+                samplers,
+                may_sample,
+                scored_rows,
+                layout.pooled,
+                guesses,
+                layout.adapted,
             )
         except ValueError as error:
             raise EngineFailedError(f"the step was refused: {error}") from error
@@ -358,7 +375,7 @@ class CpuExecutor:
     def logits(self, plan: StepPlan) -> npt.NDArray[np.float32]:
         """Run a plan without sampling. Returns logits (R, vocabulary) of chunks that sample."""
         layout = self._layout(plan)
-        self._program.begin(*layout.arrays(), []).finish()
+        self._program.begin(*layout.arrays(), [], adapted=layout.adapted).finish()
         return self._program.copy(self._logits, len(layout.rows))
 
     def watch(self, failed: Callable[[str], None]) -> None:

@@ -29,11 +29,12 @@ _NO_BIAS = np.empty(0, np.float32)
 
 @dataclass(frozen=True, slots=True)
 class LinearWeight:
-    """A packed matrix (out_features, in_features)."""
+    """A packed matrix (out_features, in_features), by the name of its tensor."""
 
     matrix: _native.Matrix
     out_features: int
     in_features: int
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +127,7 @@ class CpuLoader:
             values = self._values(bias, out_features) if biased else _NO_BIAS
             matrix = self._matrix(tensor, values)
         self.matmul_bytes += matrix.bytes
-        return LinearWeight(matrix, out_features, in_features)
+        return LinearWeight(matrix, out_features, in_features, name)
 
     def experts(self, name: str, count: int, out_features: int, in_features: int) -> ExpertsWeight:
         tensor = self._tensor(f"{name}.weight", (count, out_features, in_features))

@@ -287,7 +287,7 @@ class ModelEngrams:
 
 def library_of(registry: Registry) -> EngramLibrary:
     """The tables of a registry of models, with all that this extension can do with them."""
-    return cast("EngramLibrary", registry.engrams)
+    return cast("EngramLibrary", registry.libraries.engrams)
 
 
 def load_for_client(registry: Registry, name: str, path: str) -> OpenEngram:

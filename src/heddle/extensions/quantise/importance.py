@@ -47,7 +47,7 @@ class _MeasuredStack(ExpertStack):
 
     def __getitem__(self, expert: int) -> _Measured:
         bias = None if self.bias is None else self.bias[expert]
-        return _Measured(self.values[expert], bias, self.sums, expert)
+        return _Measured(self.values[expert], bias, sums=self.sums, index=expert)
 
 
 class _MeasuringLoader(ReferenceLoader):
@@ -59,7 +59,8 @@ class _MeasuringLoader(ReferenceLoader):
 
     def linear(self, name: str, out_features: int, in_features: int) -> Weight:
         found = super().linear(name, out_features, in_features)
-        return _Measured(found.values, found.bias, self._new_sums(name, 1, in_features))
+        sums = self._new_sums(name, 1, in_features)
+        return _Measured(found.values, found.bias, name, sums)
 
     def experts(self, name: str, count: int, out_features: int, in_features: int) -> ExpertStack:
         found = super().experts(name, count, out_features, in_features)

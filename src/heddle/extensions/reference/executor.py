@@ -22,19 +22,26 @@ from heddle.errors import EngineFailedError, HeddleError, StepAbandonedError
 from heddle.executors.arithmetic import MODEL_SOURCES, rope_digest, source_digest
 from heddle.executors.edit_state import EditState
 from heddle.executors.failures import (
+    check_adaptable,
     non_finite,
     nothing_allowed,
     sampler_failed,
     summarize,
 )
 from heddle.executors.graph.forward import compute, model_work, record
+from heddle.executors.graph.recording import Linear
 from heddle.executors.plan_problems import plan_problems
 from heddle.executors.serving import (
     describe_memory,
     page_layout,
     position_bytes,
 )
-from heddle.extensions.reference.ops import ReferenceOps, SequenceChunk
+from heddle.extensions.reference.ops import (
+    ReferenceAdapter,
+    ReferenceOps,
+    SequenceChunk,
+    Weight,
+)
 from heddle.extensions.reference.sampler import Past, adapted_mu, allowed, log_softmax, sample
 from heddle.extensions.reference.state_arrays import FixedStates, PagedCache, PagedMemory
 from heddle.models.ops import Batch
@@ -45,7 +52,7 @@ from heddle.state import PAGE_TOKENS
 from heddle.step import Failed, Pooled, Sampled, Scored, StepResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -57,6 +64,7 @@ if TYPE_CHECKING:
     from heddle.state import StateMemory
     from heddle.step import Binding, Chunk, StepPlan
     from heddle.token_rules import LogitEdit
+    from heddle.weights.low_rank import LowRank
 
     Float32 = NDArray[np.float32]
 
@@ -156,6 +164,12 @@ class ReferenceExecutor:
     def write_snapshot(self, snapshot: int, content: memoryview) -> None:
         self._states.write(snapshot, content)
 
+    def make_adapter(self, changes: Mapping[str, LowRank]) -> ReferenceAdapter:
+        linear = (node.weight for node in self._forward.nodes if isinstance(node, Linear))
+        names = {one.name for one in linear if isinstance(one, Weight)}
+        check_adaptable(changes, names)
+        return ReferenceAdapter(changes)
+
     def submit(self, plan: StepPlan) -> None:
         problem = next(self._problems(plan), None)
         if problem is not None:
@@ -249,7 +263,7 @@ class ReferenceExecutor:
             range(count),
         )
         batch: Batch[NDArray[Any]] = Batch(*map(np.array, (chunk.tokens, all_rows, all_rows)))
-        states, logits = compute(self._forward, ReferenceOps([run]), batch)
+        states, logits = compute(self._forward, ReferenceOps([run], chunk.adapters), batch)
         return [(states[i : i + 1], logits[i : i + 1]) for i in all_rows]
 
     def _row(self, chunk: Chunk, index: int) -> tuple[Float32, Float32]:
@@ -263,7 +277,8 @@ class ReferenceExecutor:
         wanted = np.arange(1 if _is_wanted(chunk, index) else 0)
         states = None if chunk.states is None else chunk.states[index : index + 1]
         batch: Batch[NDArray[Any]] = Batch(np.array(token), np.array([position]), wanted, states)
-        return compute(self._forward, ReferenceOps([SequenceChunk(cache, position, token)]), batch)
+        run = SequenceChunk(cache, position, token)
+        return compute(self._forward, ReferenceOps([run], chunk.adapters), batch)
 
     def _samples(self, chunk: Chunk, rows: list[Float32]) -> list[Sampled | Failed]:
         """The outcomes of a chunk. `rows` has the logits of its last known token and guesses."""

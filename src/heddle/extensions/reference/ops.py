@@ -25,7 +25,7 @@ from heddle.weights.checkpoint import claim, non_finite_weights
 from heddle.weights.tensor_types import dequantize
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -38,7 +38,9 @@ if TYPE_CHECKING:
         RopeSpec,
         StatePlace,
     )
+    from heddle.step import AdapterUse
     from heddle.weights.checkpoint import Checkpoint
+    from heddle.weights.low_rank import LowRank
 
     Array = NDArray[Any]
     Float32 = NDArray[np.float32]
@@ -46,10 +48,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """A tensor in float32. A matrix (n, k) may have a bias (n,)."""
+    """A tensor in float32. A matrix (n, k) may have a bias (n,), and a name for adapters."""
 
     values: Float32
     bias: Float32 | None = None
+    name: str = ""
 
     @property
     def out_features(self) -> int:
@@ -180,11 +183,25 @@ class SequenceChunk:
     tokens: Sequence[int]
 
 
+@dataclass(frozen=True, slots=True)
+class ReferenceAdapter:
+    """Changes of matrices, by their names; see :class:`heddle.executor.Adapter`."""
+
+    changes: Mapping[str, LowRank]
+
+    @property
+    def bytes(self) -> int:
+        """See :class:`heddle.executor.Adapter`."""
+        return sum(one.a.nbytes + one.b.nbytes for one in self.changes.values())
+
+
 class ReferenceOps:
     """:class:`heddle.models.ops.Ops` over NumPy arrays, for the concatenation of several runs."""
 
-    def __init__(self, runs: Sequence[SequenceChunk]) -> None:
+    def __init__(self, runs: Sequence[SequenceChunk], adapters: Sequence[AdapterUse] = ()) -> None:
+        """`adapters`, each a :class:`ReferenceAdapter`, change all rows."""
         self._runs = runs
+        self._adapters = adapters
 
     def batch(self) -> Batch[Array]:
         """The inputs of the forward pass. All rows get logits."""
@@ -219,7 +236,14 @@ class ReferenceOps:
 
     def linear(self, x: Array, w: Weight) -> Array:
         y: Array = x @ w.values.T
-        return y if w.bias is None else y + w.bias
+        if w.bias is not None:
+            y = y + w.bias
+        for use in self._adapters:
+            change = use.adapter.changes.get(w.name)
+            if change is not None:
+                low = (x @ change.a.T) * np.float32(use.factor * change.scale)
+                y = y + low @ change.b.T
+        return y
 
     def norm(self, x: Array, w: Weight, eps: float) -> Array:
         mean_square: Array = np.mean(x * x, axis=-1, keepdims=True)
@@ -673,7 +697,7 @@ class ReferenceLoader:
         bias = f"{name}.bias"
         biased = bias in self._checkpoint.tensors
         self.matmul_bytes += weight.nbytes
-        return Weight(weight, self._tensor(bias, (out_features,)) if biased else None)
+        return Weight(weight, self._tensor(bias, (out_features,)) if biased else None, name)
 
     def experts(self, name: str, count: int, out_features: int, in_features: int) -> ExpertStack:
         stack = self._tensor(f"{name}.weight", (count, out_features, in_features))

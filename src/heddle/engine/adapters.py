@@ -1,0 +1,103 @@
+"""Adapters as the core sees them: who loads them, and those of a request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from heddle.doors import extensions, refer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from heddle.config import EngineConfig
+    from heddle.loading.loaded_model import LoadedModel
+    from heddle.sampling_params import SamplingParams
+    from heddle.step import AdapterUse
+
+
+@dataclass(frozen=True, slots=True)
+class Adapted:
+    """The adapters of one request.
+
+    Attributes:
+        uses: for its sequence.
+        contents: identifies contents and factors of all of them. Requests with equal contents
+            compute equal states of equal tokens. No NUL.
+    """
+
+    uses: Sequence[AdapterUse]
+    contents: str
+
+    def scope(self, salt: str | None) -> str:
+        """The scope of prefixes with these adapters. No salt of a client begins with NUL."""
+        return f"\0adapters {self.contents}\0{salt or ''}"
+
+
+class ModelAdapters(Protocol):
+    """The adapters that requests to one model may name. Any thread may call all methods."""
+
+    @property
+    def library(self) -> AdapterLibrary:
+        """The adapters, of all models of the process."""
+        ...
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Names of adapters of this model."""
+        ...
+
+    def named(self, name: str, params: SamplingParams) -> SamplingParams:
+        """`params` with the adapter of this name, unless they name adapters themselves."""
+        ...
+
+    def take(self, params: SamplingParams) -> Adapted | None:
+        """The adapters that `params` ask for; None if they name none.
+
+        It loads those that are not in memory, which takes 0.1 s and longer.
+
+        Raises:
+            InvalidRequestError: an adapter is unknown, or changes another model.
+            HeddleError: it cannot be loaded.
+        """
+        ...
+
+
+class AdapterLibrary(Protocol):
+    """The adapters of a process, by the names that requests use."""
+
+    def of_model(self, model: LoadedModel) -> ModelAdapters:
+        """The adapters as requests to `model` may name them."""
+        ...
+
+
+def open_adapters(config: EngineConfig) -> AdapterLibrary:
+    """The adapters of the settings. Nothing is loaded yet.
+
+    Raises:
+        ConfigError: a setting is wrong.
+    """
+    for extension in extensions().values():
+        if extension.adapters:
+            library: AdapterLibrary = refer(extension.adapters).of(config)
+            return library
+    return _NoAdapters()
+
+
+class _NoAdapters:
+    """The library, and the adapters of each model, where no extension loads any."""
+
+    names: Sequence[str] = ()
+
+    @property
+    def library(self) -> AdapterLibrary:
+        return self
+
+    def of_model(self, model: LoadedModel) -> ModelAdapters:
+        return self
+
+    def named(self, name: str, params: SamplingParams) -> SamplingParams:
+        return params
+
+    def take(self, params: SamplingParams) -> Adapted | None:
+        return None
