@@ -23,11 +23,12 @@ from heddle.extensions.torch.layout import SPLIT
 from heddle.extensions.torch.weights import Matrix
 from heddle.state import PAGE_TOKENS
 from heddle.weights.tensor_types import TensorType
-from write_dense import HEAD_DIM, HEADS, HIDDEN, KV_HEADS, VOCABULARY, WIDTH
+from write_dense import HEAD_DIM, SIZES, VOCABULARY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+WIDTH, HEADS, KV_HEADS, HIDDEN = SIZES["8b"]
 MATRICES = {
     "q, k, v": ((HEADS + 2 * KV_HEADS) * HEAD_DIM, WIDTH),
     "o": (WIDTH, HEADS * HEAD_DIM),

@@ -1,11 +1,12 @@
 """Writes a random dense model in the shape of Qwen3-8B, in BF16 or in the types of Q4_K_M.
 
-    python benchmarks/write_dense.py dense.gguf [--type bf16] [--layers 36]
+    python benchmarks/write_dense.py dense.gguf [--type bf16] [--layers 36] [--sizes 1.5b]
     heddle bench dense.gguf --device cuda --streams 1,64
 
 A layer has the original's sizes: width 4096, 32 query and 8 key/value heads of 128, inner width
-12288. The output matrix has the original's 151,936 rows; tokens behind the first 20,705 are unused.
-All 36 layers take 16.4 GB in BF16 and 5.0 GB in Q4_K_M. The answers are noise.
+12288; with `--sizes 1.5b` those of Qwen2.5-1.5B. The output matrix has the original's 151,936 rows;
+tokens behind the first 20,705 are unused. All 36 layers take 16.4 GB in BF16 and 5.0 GB in Q4_K_M,
+28 layers of the smaller sizes 1.1 GB. The answers are noise.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import argparse
 from functools import partial
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -27,8 +28,19 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-WIDTH, HEADS, KV_HEADS, HEAD_DIM, HIDDEN = 4096, 32, 8, 128, 12288
-VOCABULARY, CONTEXT = 151_936, 40_960
+VOCABULARY, CONTEXT, HEAD_DIM = 151_936, 40_960, 128
+
+
+class Sizes(NamedTuple):
+    """Sizes of a layer."""
+
+    width: int
+    heads: int
+    kv_heads: int
+    hidden: int
+
+
+SIZES = {"8b": Sizes(4096, 32, 8, 12288), "1.5b": Sizes(1536, 12, 2, 8960)}
 _POOL = 1 << 22
 """Random values that a file repeats: drawing all of them would take minutes."""
 
@@ -38,24 +50,25 @@ _ALL_32 = [0xA0] * 8 + [0] * 4
 """Scales and minima of a Q4_K block that are all 32."""
 
 
-def shapes(layers: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+def shapes(layers: int, sizes: Sizes) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Names and shapes in the order of the file."""
-    yield "token_embd.weight", (VOCABULARY, WIDTH)
-    yield "output_norm.weight", (WIDTH,)
-    yield "output.weight", (VOCABULARY, WIDTH)
-    q_width, kv_width = HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM
+    width, hidden = sizes.width, sizes.hidden
+    yield "token_embd.weight", (VOCABULARY, width)
+    yield "output_norm.weight", (width,)
+    yield "output.weight", (VOCABULARY, width)
+    q_width, kv_width = sizes.heads * HEAD_DIM, sizes.kv_heads * HEAD_DIM
     of_layer = {
-        "attn_norm": (WIDTH,),
-        "attn_q": (q_width, WIDTH),
-        "attn_k": (kv_width, WIDTH),
-        "attn_v": (kv_width, WIDTH),
-        "attn_output": (WIDTH, q_width),
+        "attn_norm": (width,),
+        "attn_q": (q_width, width),
+        "attn_k": (kv_width, width),
+        "attn_v": (kv_width, width),
+        "attn_output": (width, q_width),
         "attn_q_norm": (HEAD_DIM,),
         "attn_k_norm": (HEAD_DIM,),
-        "ffn_norm": (WIDTH,),
-        "ffn_gate": (HIDDEN, WIDTH),
-        "ffn_up": (HIDDEN, WIDTH),
-        "ffn_down": (WIDTH, HIDDEN),
+        "ffn_norm": (width,),
+        "ffn_gate": (hidden, width),
+        "ffn_up": (hidden, width),
+        "ffn_down": (width, hidden),
     }
     for layer in range(layers):
         for name, shape in of_layer.items():
@@ -99,7 +112,7 @@ def content(shape: tuple[int, ...], kind: TensorType) -> NDArray[np.uint8]:
     return np.resize(pool, prod(shape) // kind.block_elements * kind.block_bytes)
 
 
-def metadata(layers: int) -> dict[str, object]:
+def metadata(layers: int, sizes: Sizes) -> dict[str, object]:
     """The keys of a GGUF file."""
     tokens, merges = pieces()
     unused = [f"<|unused_{number}|>" for number in range(VOCABULARY - len(tokens))]
@@ -109,10 +122,10 @@ def metadata(layers: int) -> dict[str, object]:
         "general.name": f"random dense model of {layers} layers",
         "qwen3.block_count": layers,
         "qwen3.context_length": CONTEXT,
-        "qwen3.embedding_length": WIDTH,
-        "qwen3.feed_forward_length": HIDDEN,
-        "qwen3.attention.head_count": HEADS,
-        "qwen3.attention.head_count_kv": KV_HEADS,
+        "qwen3.embedding_length": sizes.width,
+        "qwen3.feed_forward_length": sizes.hidden,
+        "qwen3.attention.head_count": sizes.heads,
+        "qwen3.attention.head_count_kv": sizes.kv_heads,
         "qwen3.attention.key_length": HEAD_DIM,
         "qwen3.attention.value_length": HEAD_DIM,
         "qwen3.attention.layer_norm_rms_epsilon": 1e-6,
@@ -131,12 +144,13 @@ def main() -> None:
     parser.add_argument("path", type=Path)
     parser.add_argument("--type", choices=("bf16", "q4_k_m"), default="bf16")
     parser.add_argument("--layers", type=int, default=36)
+    parser.add_argument("--sizes", choices=tuple(SIZES), default="8b")
     given = parser.parse_args()
-    tensors = []
-    for name, shape in shapes(given.layers):
+    sizes, tensors = SIZES[given.sizes], []
+    for name, shape in shapes(given.layers, sizes):
         kind = type_of(name, shape, given.type, given.layers)
         tensors.append(NewTensor(name, shape, kind, partial(content, shape, kind)))
-    write_gguf(given.path, metadata(given.layers), tensors)
+    write_gguf(given.path, metadata(given.layers, sizes), tensors)
 
 
 if __name__ == "__main__":

@@ -24,5 +24,5 @@ def random_changes(
 
     return {
         name: LowRank(matrix(rank, one.in_features), matrix(one.out_features, rank), 0.5, kind)
-        for name, one in executor._packer._weights.items()
+        for name, one in executor.adaptable().items()
     }

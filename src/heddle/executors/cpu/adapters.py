@@ -28,23 +28,27 @@ _LARGEST = 2.0**11
 
 
 class AdapterPacker:
-    """Packs low-rank changes of the matrices that a program multiplies."""
+    """Packs low-rank changes of the matrices that a program multiplies.
+
+    Attributes:
+        weights: these matrices, by name.
+    """
 
     def __init__(self, program: _native.Program, forward: Forward, isa: str) -> None:
         weights = (node.weight for node in forward.nodes if isinstance(node, Linear))
-        self._weights = {one.name: one for one in weights if isinstance(one, LinearWeight)}
+        self.weights = {one.name: one for one in weights if isinstance(one, LinearWeight)}
         self._program = program
         self._isa = isa
 
     def pack(self, changes: Mapping[str, LowRank]) -> _native.Adapter:
         """See :meth:`heddle.executor.AdaptingExecutor.make_adapter`."""
-        check_adaptable(changes, self._weights)
+        check_adaptable(changes, self.weights)
         # Threads of its own: those of the program may compute a step.
         arena, runtime = _native.Arena(), _native.Runtime(1, self._isa)
         packed = []
         try:
             for name, change in changes.items():
-                weight = self._weights[name]
+                weight = self.weights[name]
                 # A matmul of codes is exact to about 1%, so more than 16 bits would only cost time.
                 is_short = weight.matrix.quantised or change.type is not TensorType.F32
                 (a, of_a), (b, of_b) = (_values(one, is_short) for one in (change.a, change.b))

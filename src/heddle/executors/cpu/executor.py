@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from heddle.executor import DeviceMemory, LogitsSummary, ModelShape
     from heddle.executors.cpu.batch import PooledStates
     from heddle.executors.cpu.logit_edits import EditSource
+    from heddle.executors.cpu.weights import LinearWeight
     from heddle.executors.graph.forward import Forward
     from heddle.models.decoder import Decoder
     from heddle.roofline import Limits
@@ -232,6 +233,10 @@ class CpuExecutor:
     def use_edits(self, edits: EditSource) -> None:
         """Take the edits of logits from there. This is called before the first step."""
         self._edits = edits
+
+    def adaptable(self) -> Mapping[str, LinearWeight]:
+        """The matrices that adapters may change, by name."""
+        return self._packer.weights
 
     def make_adapter(self, changes: Mapping[str, LowRank]) -> _native.Adapter:
         return self._packer.pack(changes)
