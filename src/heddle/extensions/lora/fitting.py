@@ -91,6 +91,8 @@ def _check_target(pair: Pair, name: str | None, naming: Naming, base: Checkpoint
         raise _unsupported(label, "changes of experts are not supported yet")
     if name is not None and _NO_PRODUCTS.fullmatch(name):
         raise _unsupported(label, "only matrices that hidden states are multiplied with can change")
+    if name is None and naming.has_made:
+        raise _unsupported(label, "such models store matrices joined, transposed or by group")
     parts = [] if name is None else _parts(name, base)
     shapes = [_shape(part, base) for part in parts]
     if not parts or not all(shapes):

@@ -46,11 +46,13 @@ class Naming:
         tables: tables of names, of which the first that knows a name says what it means.
         is_other_format: whether the model's files have another format.
         interleaved: whether the rows of q and k are ordered so that rotation pairs neighbours.
+        has_made: whether the model has matrices that are made from those that the format has.
     """
 
     tables: tuple[TensorNames, ...]
     is_other_format: bool
     interleaved: bool
+    has_made: bool = False
 
     def canonical(self, matrix: str) -> str | None:
         """The canonical name of a matrix, with `.weight`; None if it has none."""
@@ -99,8 +101,9 @@ def _of_folder(architecture: str, base: Checkpoint) -> Naming:
         )
         for prefix in folder_names.bases_of(architecture)
     )
-    values = folder_names.names_of(architecture).values
-    return Naming(tables, base.format != "hf", values.get(_INTERLEAVED) is True)
+    own = folder_names.names_of(architecture)
+    is_interleaved = own.values.get(_INTERLEAVED) is True
+    return Naming(tables, base.format != "hf", is_interleaved, own.make is not None)
 
 
 def naming_of_file(architecture: str, base: Checkpoint) -> Naming:

@@ -110,7 +110,7 @@ def _steps(pattern: str) -> int:
     """Roughly the steps of a simple expression: the product of its choices."""
     outside = _GROUP.sub("", pattern)
     repeats = outside.count("*") + outside.count("+")
-    choices = [group.count("|") + 1 for group in (outside, *_GROUP.findall(pattern))]
+    choices: list[int] = [group.count("|") + 1 for group in (outside, *_GROUP.findall(pattern))]
     return prod(choices) * (1 << _BITS_OF_REPEAT * repeats)
 
 

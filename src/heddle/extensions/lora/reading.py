@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+_PLACES = 3
+"""Last parts of a model's path that may have its name: the folder of the hub's cache is the third.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class AdapterFile:
@@ -156,7 +160,7 @@ def _fetched(source: str) -> Path | None:
 def _compare_names(named: str, path: Path, base: Checkpoint) -> None:
     """Warn if the adapter names another model. Names of copies differ, so it is no error."""
     short = _letters(named.rstrip("/").rpartition("/")[2])
-    if short and short not in _letters(str(base.path)):
+    if short and short not in _letters("/".join(base.path.parts[-_PLACES:])):
         _log.warning("%s was trained for %s; the model is %s", path, named, base.path)
 
 
