@@ -85,18 +85,31 @@ def quantise_file(
         ModelFileError: a file of the model is damaged.
         UnsupportedModelError: GGUF cannot express the model.
     """
-    progress = progress or Silent()
     with open_checkpoint(source) as checkpoint:
-        new = _NewFile(checkpoint, mix, importance or {}, Quantiser(threads))
-        metadata, tensors = new.metadata(), new.tensors()
-        total = sum(tensor.nbytes for tensor in tensors)
-        progress.start(f"quantising {source.name}", total)
-        try:
-            write_gguf(target, metadata, tensors, progress.update)
-        finally:
-            progress.finish()
-        checkpoint.check_unchanged()
-        return Written(target, total, mix.kept(checkpoint.tensors.values()))
+        return write_file(checkpoint, target, mix, importance, progress, threads)
+
+
+def write_file(
+    checkpoint: Checkpoint,
+    target: Path,
+    mix: Mix,
+    importance: Mapping[str, NDArray[np.float32]] | None = None,
+    progress: Progress | None = None,
+    threads: int = 0,
+) -> Written:
+    """Write a model to the GGUF file `target`; see :func:`quantise_file`."""
+    progress = progress or Silent()
+    new = _NewFile(checkpoint, mix, importance or {}, Quantiser(threads))
+    metadata, tensors = new.metadata(), new.tensors()
+    total = sum(tensor.nbytes for tensor in tensors)
+    doing = "writing" if mix.target is None else "quantising"
+    progress.start(f"{doing} {checkpoint.path.name}", total)
+    try:
+        write_gguf(target, metadata, tensors, progress.update)
+    finally:
+        progress.finish()
+    checkpoint.check_unchanged()
+    return Written(target, total, mix.kept(checkpoint.tensors.values()))
 
 
 class _NewFile:

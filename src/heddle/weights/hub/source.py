@@ -154,13 +154,13 @@ def _base(
         return None
     wanted = TEMPLATES if lacking == ("chat template",) else (*TEMPLATES, TOKENIZER, CONFIG)
     try:
-        return _fetch_some(base, wanted, place, progress)
+        return fetch_some(base, wanted, place, progress)
     except ModelSourceError as error:
         progress.note(f"{path.name} lacks a {' and a '.join(lacking)}, and {error.message}")
         return None
 
 
-def _fetch_some(
+def fetch_some(
     name: HubName, wanted: Iterable[str], place: HubPlace, progress: Progress
 ) -> Path | None:
     """Fetch the files `wanted` that a repository has. Returns their folder; None without any."""

@@ -171,13 +171,18 @@ _BASES = {
 """Prefixes of all tensors but the output matrix, and for each prefix that of the output matrix."""
 
 
+def bases_of(architecture: str) -> tuple[str, ...]:
+    """The prefixes that all tensors of an architecture's folders may have."""
+    return (*names_of(architecture).bases, *_BASES)
+
+
 def base_of(architecture: str, labels: Container[str]) -> str:
     """The prefix of a folder's tensors, whose names are `labels`."""
     own = names_of(architecture)
     embedding = own.outside.get("embedding", "").removeprefix(_BASE)
     aliases = (label for label, name in own.aliases.items() if name == "embedding.weight")
     names = ("embed_tokens.weight", "embeddings.weight", f"{embedding}.weight", *aliases)
-    bases = (*own.bases, *_BASES)
+    bases = bases_of(architecture)
     found = (base for base in bases if any(f"{base}{name}" in labels for name in names))
     return next(found, _BASE)
 

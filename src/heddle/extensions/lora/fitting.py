@@ -1,0 +1,193 @@
+"""Fits an adapter to its model: names, shapes and orders of rows are those of the model's files."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from heddle.errors import ModelFileError, UnsupportedModelError
+from heddle.extensions.lora.row_orders import reordered
+from heddle.weights.fused import FUSED_PARTS
+from heddle.weights.low_rank import LowRank
+from heddle.weights.tensor_types import TensorType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from heddle.extensions.lora.naming import Naming
+    from heddle.extensions.lora.pairs import Pair, Side
+    from heddle.weights.checkpoint import Checkpoint
+
+    Floats = NDArray[np.float32]
+
+_OUTPUT, _EMBEDDING = "output.weight", "embedding.weight"
+_NO_PRODUCTS = re.compile(r"(embedding|positions|segments|layer_inputs\..+|.+_?conv)\.weight")
+"""Tensors with two axes that nothing is multiplied with."""
+_SAME_ROWS = re.compile(
+    r"output\.weight|layers\.\d+\.(attention\.(q|k|v|output)|mlp\.(shared\.)?(gate|up|down))\.weight"
+)
+"""Matrices whose rows and columns have one order in all formats, but for those that rotate."""
+_ROTATED = (".attention.q.weight", ".attention.k.weight")
+
+
+def fit(
+    pairs: Sequence[Pair],
+    scale: Callable[[Pair], float],
+    naming: Naming,
+    base: Checkpoint,
+) -> dict[str, LowRank]:
+    """The changes of a model's matrices, by canonical name without `.weight`.
+
+    Names and shapes of all pairs are checked before any is read.
+
+    Raises:
+        ModelFileError: a pair does not fit the model, or has infinite or NaN values.
+        UnsupportedModelError: a pair changes what Heddle cannot change.
+    """
+    owners: dict[str, Pair] = {}
+    planned = [(pair, list(_changes(pair, naming, base))) for pair in pairs]
+    for pair, changes in planned:
+        for name, _ in changes:
+            other = owners.setdefault(name, pair)
+            if other is not pair:
+                raise ModelFileError(
+                    f"{other.b.label} and {pair.b.label} both change {base.label(name)}; an"
+                    " adapter changes each matrix once. Export the adapter again",
+                    field=pair.b.label,
+                )
+    found: dict[str, LowRank] = {}
+    for pair, changes in planned:
+        factor, a, b = scale(pair), _finite(pair.a), _finite(pair.b)
+        for name, rows in changes:
+            part = _in_order(b[rows], name, naming, base)
+            low_rank = LowRank(a, part, factor, smallest_type(a, part))
+            found[name.removesuffix(".weight")] = low_rank
+    return found
+
+
+def _changes(pair: Pair, naming: Naming, base: Checkpoint) -> Iterator[tuple[str, slice]]:
+    """The matrices of the model that a pair changes, each with its rows of the pair's `b`."""
+    name = naming.canonical(pair.matrix)
+    _check_target(pair, name, naming, base)
+    assert name is not None, "checked"
+    parts = _parts(name, base)
+    shapes = [_shape(part, base) for part in parts]
+    rows, columns = sum(shape[0] for shape in shapes), shapes[0][1]
+    if (pair.b.shape[0], pair.a.shape[1]) != (rows, columns):
+        raise _misfit(pair, name, (rows, columns), base)
+    first = 0
+    for part, shape in zip(parts, shapes, strict=True):
+        yield part, slice(first, first + shape[0])
+        first += shape[0]
+
+
+def _check_target(pair: Pair, name: str | None, naming: Naming, base: Checkpoint) -> None:
+    label = pair.matrix
+    if ".experts." in (name or label) or ".experts" in label:
+        raise _unsupported(label, "changes of experts are not supported yet")
+    if name is not None and _NO_PRODUCTS.fullmatch(name):
+        raise _unsupported(label, "only matrices that hidden states are multiplied with can change")
+    if name is None and naming.has_made:
+        raise _unsupported(label, "such models store matrices joined, transposed or by group")
+    parts = [] if name is None else _parts(name, base)
+    shapes = [_shape(part, base) for part in parts]
+    if not parts or not all(shapes):
+        raise ModelFileError(
+            f"the adapter changes {label}, and {base.path} ({base.architecture}) has no matrix of"
+            " this name; load the model that the adapter was trained for",
+            field=label,
+        )
+    if any(len(shape) != 2 for shape in shapes):
+        raise _unsupported(label, "it is no matrix")
+    if naming.is_other_format and not all(map(_SAME_ROWS.fullmatch, parts)):
+        raise _unsupported(
+            label, f"its rows have another order in this model's format, {base.format}"
+        )
+    if naming.is_other_format and base.hyperparameters.get("latent_rank") is not None:
+        raise _unsupported(label, "models with latent attention take adapters of their own format")
+
+
+def _unsupported(label: str, reason: str) -> UnsupportedModelError:
+    return UnsupportedModelError(
+        f"the adapter changes {label}, which is not supported: {reason}. Merge the adapter into its"
+        " model, and load the merged model",
+        param=label,
+    )
+
+
+def _parts(name: str, base: Checkpoint) -> list[str]:
+    """The model's matrices whose rows the matrix `name` has, one after another: mostly itself."""
+    stem = name.removesuffix(".weight")
+    for fused, parts in FUSED_PARTS.items():
+        if stem.endswith(f".{fused}") and name not in base.tensors:
+            before = stem.rpartition(".")[0]
+            return [f"{before}.{part}.weight" for part in parts]
+    return [name]
+
+
+def _shape(name: str, base: Checkpoint) -> tuple[int, ...]:
+    """The shape of a matrix of the model; empty if it has none.
+
+    The embedding may be the output matrix, too.
+    """
+    found = base.tensors.get(name)
+    if found is None and name == _OUTPUT:
+        found = base.tensors.get(_EMBEDDING)
+    return () if found is None else found.shape
+
+
+def _misfit(pair: Pair, name: str, shape: tuple[int, int], base: Checkpoint) -> ModelFileError:
+    message = (
+        f"tensors {pair.a.label} of shape {pair.a.shape} and {pair.b.label} of shape"
+        f" {pair.b.shape} change a matrix of shape {(pair.b.shape[0], pair.a.shape[1])}, and"
+        f" {base.label(name)} of {base.path} has shape {shape}"
+    )
+    if name == _OUTPUT and pair.a.shape[1] == shape[1]:
+        message += (
+            f": the adapter was trained with {pair.b.shape[0]:,} tokens, and the model has"
+            f" {shape[0]:,}. Merge the adapter into the model it was trained for, and load that"
+        )
+    else:
+        message += "; load the model that the adapter was trained for"
+    return ModelFileError(message, field=pair.b.label)
+
+
+def _finite(side: Side) -> Floats:
+    values = side.read()
+    if not np.isfinite(values).all():
+        raise ModelFileError(
+            f"tensor {side.label} has infinite or NaN values, so no answer would be right; fetch"
+            " the file again, or train the adapter anew",
+            field=side.label,
+        )
+    return values
+
+
+def _in_order(b: Floats, name: str, naming: Naming, base: Checkpoint) -> Floats:
+    """The rows of a part in the order of the model's files."""
+    if not naming.is_other_format or not name.endswith(_ROTATED):
+        return b
+    read = base.hyperparameters
+    is_interleaved = read.flag("rope.interleaved", False)
+    if naming.interleaved == is_interleaved:
+        return b
+    return reordered(b, name, read, interleave=is_interleaved)
+
+
+def smallest_type(*arrays: Floats) -> TensorType:
+    """BF16, F16 or F32: the first of them that holds all values exactly."""
+    if not any((array.view(np.uint32) & 0xFFFF).any() for array in arrays):
+        return TensorType.BF16
+    with np.errstate(over="ignore"):
+        halves = (array.astype(np.float16).astype(np.float32) for array in arrays)
+        is_half = all(map(np.array_equal, halves, arrays))
+    return TensorType.F16 if is_half else TensorType.F32
+
+
+def nbytes_of(changes: Mapping[str, LowRank]) -> int:
+    """Bytes of the values of changes in their types."""
+    return sum((one.a.size + one.b.size) * one.type.block_bytes for one in changes.values())

@@ -1,0 +1,207 @@
+"""Reads the folder of an adapter as PEFT writes it: `adapter_config.json` and
+`adapter_model.safetensors`."""
+
+from __future__ import annotations
+
+import logging
+import re
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from heddle.closing import Closing
+from heddle.errors import ModelFileError, ModelSourceError, UnsupportedModelError
+from heddle.extensions.lora.pairs import Pair, Side, pairs_of
+from heddle.extensions.lora.peft_scales import CONFIG, Scales
+from heddle.weights.huggingface.json_files import read_json
+from heddle.weights.huggingface.safetensors import SafetensorsFile
+from heddle.weights.tensor_types import TensorType, dequantize
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+_log = logging.getLogger(__name__)
+
+WEIGHTS = "adapter_model.safetensors"
+PICKLE = "adapter_model.bin"
+
+_PREFIX = "base_model.model."
+_SIDE = re.compile(r"(?P<module>.+)\.lora_(?P<side>[AB])(?:\.default)?\.weight")
+_TYPES = {"F32": TensorType.F32, "F16": TensorType.F16, "BF16": TensorType.BF16}
+
+_RETRAIN = "train the adapter without it"
+_MERGE = (
+    "merge the adapter into its model with PEFT's merge_and_unload(), and load the merged model"
+)
+_REFUSED = {
+    "use_dora": f"DoRA scales each row of a matrix; {_MERGE}",
+    "modules_to_save": "the adapter has whole copies of modules, such as embed_tokens and lm_head,"
+    f" which take a model of their own; {_MERGE}",
+    "trainable_token_indices": f"the adapter changes rows of the embedding; {_MERGE}",
+    "fan_in_fan_out": f"the adapter changes transposed matrices, such as those of GPT-2; {_MERGE}",
+    "lora_bias": f"the adapter changes biases; {_MERGE}",
+    "alora_invocation_tokens": "the adapter is active behind certain tokens alone (aLoRA);"
+    f" {_RETRAIN}",
+    "layer_replication": f"the adapter's model has layers twice; {_MERGE}",
+    "target_parameters": f"the adapter changes stacked experts; {_MERGE}",
+    "use_qalora": f"the adapter reads means of inputs (QA-LoRA); {_RETRAIN}",
+    "use_bdlora": f"its matrices are of blocks (BD-LoRA); {_RETRAIN}",
+    "arrow_config": f"the adapter chooses among others for each token (Arrow); {_RETRAIN}",
+    "kasa_config": f"the adapter removes a part of the matrices it changes (KaSA); {_MERGE}",
+    "monteclora_config": f"the adapter is a distribution (MonteCLoRA); {_RETRAIN}",
+}
+"""Fields that change the arithmetic of an adapter if they are set, and why they are refused."""
+_CHANGES_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
+"""How values of `init_lora_weights` begin by which PEFT changes the matrices of the model, too."""
+_OTHER_TENSORS = {
+    "lora_magnitude_vector": "use_dora",
+    "lora_embedding_": "target_modules",
+    ".lora_B.bias": "lora_bias",
+    "lora_diag": "kasa_config",
+}
+"""Parts of names of tensors that are of no plain change, and the fields that cause them."""
+
+
+class PeftFolder(Closing):
+    """An open adapter.
+
+    Attributes:
+        path: the folder.
+        format: "hf": its names and its order of rows are those of `transformers`.
+        base_name: the model that it was trained for, as its files call it; may be empty.
+        pairs: the changed matrices.
+    """
+
+    format = "hf"
+
+    def __init__(self, folder: Path) -> None:
+        """Open the folder's files.
+
+        Raises:
+            ModelSourceError: a file is missing or cannot be read.
+            ModelFileError: a file is damaged, or files contradict one another.
+            UnsupportedModelError: the adapter is not supported.
+        """
+        self.path = folder
+        config = read_json(folder / CONFIG)
+        _check_config(config)
+        self._scales = Scales.read(config)
+        self.base_name = str(config.get("base_model_name_or_path") or "")
+        self._file = SafetensorsFile.open(_weights_in(folder))
+        try:
+            self.pairs = pairs_of(self._sides(), self._file.path)
+        except BaseException:
+            self.close()
+            raise
+
+    def scale(self, pair: Pair) -> float:
+        """The factor of a change of the model.
+
+        Raises:
+            ModelFileError: the pair has another rank than `adapter_config.json` says.
+        """
+        module = pair.matrix.removesuffix(".weight")
+        wanted = self._scales.rank_of(module)
+        if pair.rank != wanted:
+            raise ModelFileError(
+                f"{self._file.path}: tensor {pair.a.label} has rank {pair.rank}, and {CONFIG} says"
+                f" {wanted} (r, rank_pattern); fetch both files again",
+                field=pair.a.label,
+            )
+        return self._scales.scale_of(module, pair.rank)
+
+    def check_unchanged(self) -> None:
+        """Raise ModelFileError if somebody has written to the file since it was opened."""
+        self._file.check_unchanged()
+
+    def close(self) -> None:
+        """Close the file. Idempotent."""
+        self._file.close()
+
+    def _sides(self) -> Iterator[tuple[str, str, Side]]:
+        for label, stored in self._file.tensors.items():
+            match = _SIDE.fullmatch(label)
+            if match is None:
+                raise self._no_side(label)
+            kind = _TYPES.get(stored.dtype)
+            if kind is None:
+                raise UnsupportedModelError(
+                    f"{self._file.path}: tensor {label} of dtype {stored.dtype} is not supported;"
+                    f" supported: {', '.join(_TYPES)}. Save the adapter in one of them",
+                    param=label,
+                )
+            matrix = f"{match['module'].removeprefix(_PREFIX)}.weight"
+            side = Side(label, stored.shape, partial(self._values, label, kind))
+            yield matrix, match["side"].lower(), side
+
+    def _values(self, label: str, kind: TensorType) -> NDArray[np.float32]:
+        stored = self._file.tensors[label]
+        raw = np.frombuffer(self._file.read(stored.offset, stored.nbytes, label), np.uint8)
+        return dequantize(raw, kind, stored.shape)
+
+    def _no_side(self, label: str) -> UnsupportedModelError:
+        field = next((one for part, one in _OTHER_TENSORS.items() if part in label), None)
+        if field == "target_modules":
+            reason = f"the adapter changes the embedding; {_MERGE}"
+        else:
+            reason = _REFUSED[field or "modules_to_save"]
+        return UnsupportedModelError(
+            f"{self._file.path}: tensor {label} is not supported: {reason}", param=label
+        )
+
+
+def _weights_in(folder: Path) -> Path:
+    path = folder / WEIGHTS
+    if not path.is_file() and (folder / PICKLE).is_file():
+        raise pickled(folder / PICKLE)
+    if not path.is_file():
+        raise ModelSourceError(
+            f"{folder} has no {WEIGHTS}; fetch the whole folder", param="adapter"
+        )
+    return path
+
+
+def pickled(path: Path) -> UnsupportedModelError:
+    """The error for an adapter that is a pickle."""
+    return UnsupportedModelError(
+        f"{path} is a pickle: opening a pickle can run any code, so Heddle opens none. If you trust"
+        " the file, convert it with PEFT: PeftModel.from_pretrained(MODEL, 'FOLDER')"
+        f".save_pretrained('NEW') writes {WEIGHTS}",
+        param="adapter",
+    )
+
+
+def _check_config(config: Mapping[str, object]) -> None:
+    """Raise UnsupportedModelError if the adapter is of another kind than plain LoRA."""
+    kind = config.get("peft_type")
+    if kind != "LORA":
+        raise UnsupportedModelError(
+            f"{CONFIG}: peft_type {kind!r} is not supported; supported: LORA. {_MERGE.capitalize()}"
+            if isinstance(kind, str)
+            else f"{CONFIG}: peft_type must be 'LORA', got {kind!r}; fetch the file again",
+            param="peft_type",
+        )
+    for field, reason in _REFUSED.items():
+        if config.get(field):
+            raise _refused(field, config[field], reason)
+    bias = config.get("bias", "none")
+    if bias not in ("none", None):
+        raise _refused("bias", bias, f"the adapter has biases of its model; {_MERGE}")
+    start = config.get("init_lora_weights")
+    if isinstance(start, str) and start.lower().startswith(_CHANGES_BASE):
+        raise _refused(
+            "init_lora_weights",
+            start,
+            "PEFT then changes the model's own matrices, too; save the adapter with"
+            " path_initial_model_for_weight_conversion",
+        )
+
+
+def _refused(field: str, value: object, reason: str) -> UnsupportedModelError:
+    return UnsupportedModelError(
+        f"{CONFIG}: {field} {value!r} is not supported: {reason}", param=field
+    )
