@@ -115,6 +115,13 @@ class EngramNotFoundError(InvalidRequestError):
     code = "engram_not_found"
 
 
+class AdapterNotFoundError(InvalidRequestError):
+    """The request names an adapter that there is not."""
+
+    status = 404
+    code = "adapter_not_found"
+
+
 class ModelUnloadedError(ModelNotFoundError):
     """The model is known but not loaded. The server loads it for a request, not for a probe."""
 

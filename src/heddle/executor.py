@@ -255,8 +255,8 @@ class AdaptingExecutor(Protocol):
         this, also while a step runs.
 
         Raises:
-            UnsupportedModelError: :meth:`heddle.models.ops.Ops.linear` does not read a matrix. Names
-                it.
+            UnsupportedModelError: no product with one of the matrices is an operation of its own.
+                Names it.
             OutOfMemoryError: there is too little memory.
         """
         ...

@@ -42,13 +42,12 @@ class ModelAdapters(Protocol):
         """The adapters, of all models of the process."""
         ...
 
-    @property
-    def names(self) -> Sequence[str]:
-        """Names of adapters of this model."""
-        ...
+    def asked(self, params: SamplingParams, model: str, name: str) -> SamplingParams:
+        """`params` with the adapter `name`, unless they name adapters themselves.
 
-    def named(self, name: str, params: SamplingParams) -> SamplingParams:
-        """`params` with the adapter of this name, unless they name adapters themselves."""
+        An empty `name`: with the default adapters of the model. `model` is the model's name in
+        requests, empty for the default model.
+        """
         ...
 
     def take(self, params: SamplingParams) -> Adapted | None:
@@ -65,6 +64,15 @@ class ModelAdapters(Protocol):
 
 class AdapterLibrary(Protocol):
     """The adapters of a process, by the names that requests use."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The names of all adapters."""
+        ...
+
+    def model_of(self, name: str) -> str | None:
+        """The model that an adapter changes, empty for the default model; None: no such adapter."""
+        ...
 
     def of_model(self, model: LoadedModel) -> ModelAdapters:
         """The adapters as requests to `model` may name them."""
@@ -96,7 +104,10 @@ class _NoAdapters:
     def of_model(self, model: LoadedModel) -> ModelAdapters:
         return self
 
-    def named(self, name: str, params: SamplingParams) -> SamplingParams:
+    def model_of(self, name: str) -> str | None:
+        return None
+
+    def asked(self, params: SamplingParams, model: str, name: str) -> SamplingParams:
         return params
 
     def take(self, params: SamplingParams) -> Adapted | None:

@@ -13,6 +13,14 @@ if TYPE_CHECKING:
     from heddle.weights.tensor_types import TensorType
 
 
+def product_name(tensor: str) -> str:
+    """The name of the product with a matrix: an adapter changes products, and no look-ups.
+
+    The matrix of the embedding may be the output matrix, too.
+    """
+    return "output" if tensor == "embedding" else tensor
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class LowRank:
     """A change of one matrix (n, k): its product with x gains `scale` * `b` @ (`a` @ x).

@@ -9,9 +9,8 @@ import numpy as np
 
 from heddle import _native
 from heddle.errors import OutOfMemoryError
-from heddle.executors.cpu.weights import LinearWeight
 from heddle.executors.failures import check_adaptable
-from heddle.executors.graph.recording import Linear
+from heddle.executors.graph.forward import adaptable
 from heddle.weights.tensor_types import TensorType
 
 if TYPE_CHECKING:
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from heddle.executors.cpu.weights import LinearWeight
     from heddle.executors.graph.forward import Forward
     from heddle.weights.low_rank import LowRank
 
@@ -35,8 +35,7 @@ class AdapterPacker:
     """
 
     def __init__(self, program: _native.Program, forward: Forward, isa: str) -> None:
-        weights = (node.weight for node in forward.nodes if isinstance(node, Linear))
-        self.weights = {one.name: one for one in weights if isinstance(one, LinearWeight)}
+        self.weights: Mapping[str, LinearWeight] = adaptable(forward)
         self._program = program
         self._isa = isa
 

@@ -11,6 +11,7 @@ import numpy as np
 from heddle import _native
 from heddle.errors import ModelFileError, UnsupportedModelError
 from heddle.weights.checkpoint import claim, non_finite_weights
+from heddle.weights.low_rank import product_name
 from heddle.weights.tensor_types import dequantize, unsupported
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ _NO_BIAS = np.empty(0, np.float32)
 
 @dataclass(frozen=True, slots=True)
 class LinearWeight:
-    """A packed matrix (out_features, in_features), by the name of its tensor."""
+    """A packed matrix (out_features, in_features), with the name of its product."""
 
     matrix: _native.Matrix
     out_features: int
@@ -127,7 +128,7 @@ class CpuLoader:
             values = self._values(bias, out_features) if biased else _NO_BIAS
             matrix = self._matrix(tensor, values)
         self.matmul_bytes += matrix.bytes
-        return LinearWeight(matrix, out_features, in_features, name)
+        return LinearWeight(matrix, out_features, in_features, product_name(name))
 
     def experts(self, name: str, count: int, out_features: int, in_features: int) -> ExpertsWeight:
         tensor = self._tensor(f"{name}.weight", (count, out_features, in_features))

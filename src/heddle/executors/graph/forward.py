@@ -50,6 +50,12 @@ def record(model: Decoder, weights: Any) -> Forward:
     return Forward(inputs, ops.nodes, states, logits)
 
 
+def adaptable(forward: Forward) -> dict[str, Any]:
+    """The matrices that adapters may change: those of plain products, by name."""
+    weights = (node.weight for node in forward.nodes if isinstance(node, recording.Linear))
+    return {weight.name: weight for weight in weights}
+
+
 def compute(forward: Forward, ops: Ops[A, Any], batch: Batch[A]) -> tuple[A, A]:
     """Compute states and logits of a batch, one node after the other."""
     inputs = forward.inputs

@@ -32,8 +32,10 @@ _UNGATED = _MAPS | {"squared_relu", "tanh", "xielu_tail"}
 
 
 class LinearHandle(Protocol):
-    """An executor's handle of a matrix (out_features, in_features)."""
+    """An executor's handle of a matrix (out_features, in_features), named by its product."""
 
+    @property
+    def name(self) -> str: ...
     @property
     def out_features(self) -> int: ...
     @property

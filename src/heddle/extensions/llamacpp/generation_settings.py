@@ -27,7 +27,6 @@ _CONSTANT: Json = {
     "chat_format": "Content-only",
     "reasoning_format": "none",
     "timings_per_token": False,
-    "lora": [],
 }
 """Settings of llama.cpp that have one value here."""
 
@@ -51,6 +50,7 @@ def generation_settings(params: SamplingParams, context: int) -> Json:
     ]
     grammar = "" if params.grammar is None else params.grammar.text
     settings |= {"n_probs": params.logprobs or 0, "grammar": grammar}
+    settings["lora"] = settings.get("lora") or []
     return settings | {"post_sampling_probs": params.post_sampling_probs} | _CONSTANT
 
 

@@ -1,4 +1,4 @@
-"""llama.cpp's `/props` and `/lora-adapters`: what the server runs.
+"""llama.cpp's `/props`: what the server runs.
 
 `GET /props` is a probe. It loads no model, and answers for an unloaded one what its last load said.
 """
@@ -6,10 +6,9 @@
 from __future__ import annotations
 
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, Request
-from pydantic import RootModel
 from starlette.responses import Response  # noqa: TC002  FastAPI reads annotations of routes
 
 from heddle.errors import ModelUnloadedError
@@ -18,17 +17,12 @@ from heddle.extensions.llamacpp.generation_settings import generation_settings
 from heddle.extensions.metrics.settings import MetricsSettings
 from heddle.server.generate.service import Served
 from heddle.server.http.encoding import json_response
-from heddle.server.http.fields import is_on, only
-from heddle.server.http.schema import takes
+from heddle.server.http.fields import is_on
 
 if TYPE_CHECKING:
     from heddle.engine import Engine
     from heddle.server.generate.service import Service
     from heddle.server.generate.usage import Json
-
-
-class LoraAdapters(RootModel[Annotated[Any, only([])]]):
-    """Body of `POST /lora-adapters`: an empty list, because Heddle loads no adapters."""
 
 
 def routes(service: Service) -> APIRouter:
@@ -60,17 +54,6 @@ def routes(service: Service) -> APIRouter:
             is_sleeping = True
         named = {"model_alias": model or name, "is_sleeping": is_sleeping}
         return json_response(known[name] | named)
-
-    @router.get("/lora-adapters")
-    async def adapters() -> Response:
-        """List the LoRA adapters: there are none."""
-        return json_response([])
-
-    @router.post("/lora-adapters", openapi_extra=takes(LoraAdapters))
-    async def set_adapters(request: Request) -> Response:
-        """Accept an empty list of LoRA adapters."""
-        await service.bodies.take(request, LoraAdapters, lambda _: None)
-        return json_response({"success": True})
 
     return router
 

@@ -2,4 +2,10 @@
 
 from heddle.doors import Extension
 
-EXTENSION = Extension()
+EXTENSION = Extension(
+    settings=("heddle.extensions.lora.settings:LoraSettings",),
+    parameters=("heddle.extensions.lora.parameters:LoraParams",),
+    apis=("heddle.extensions.lora.routes:API",),
+    commands={"merge": "heddle.extensions.lora.command:merge"},
+    adapters="heddle.extensions.lora.library:AdapterLibrary",
+)

@@ -28,8 +28,7 @@ from heddle.executors.failures import (
     sampler_failed,
     summarize,
 )
-from heddle.executors.graph.forward import compute, model_work, record
-from heddle.executors.graph.recording import Linear
+from heddle.executors.graph.forward import adaptable, compute, model_work, record
 from heddle.executors.plan_problems import plan_problems
 from heddle.executors.serving import (
     describe_memory,
@@ -40,7 +39,6 @@ from heddle.extensions.reference.ops import (
     ReferenceAdapter,
     ReferenceOps,
     SequenceChunk,
-    Weight,
 )
 from heddle.extensions.reference.sampler import Past, adapted_mu, allowed, log_softmax, sample
 from heddle.extensions.reference.state_arrays import FixedStates, PagedCache, PagedMemory
@@ -165,9 +163,7 @@ class ReferenceExecutor:
         self._states.write(snapshot, content)
 
     def make_adapter(self, changes: Mapping[str, LowRank]) -> ReferenceAdapter:
-        linear = (node.weight for node in self._forward.nodes if isinstance(node, Linear))
-        names = {one.name for one in linear if isinstance(one, Weight)}
-        check_adaptable(changes, names)
+        check_adaptable(changes, adaptable(self._forward))
         return ReferenceAdapter(changes)
 
     def submit(self, plan: StepPlan) -> None:

@@ -22,6 +22,7 @@ from heddle.extensions.reference.kv_types import (
 )
 from heddle.models.ops import AttentionSpec, Batch
 from heddle.weights.checkpoint import claim, non_finite_weights
+from heddle.weights.low_rank import product_name
 from heddle.weights.tensor_types import dequantize
 
 if TYPE_CHECKING:
@@ -697,7 +698,9 @@ class ReferenceLoader:
         bias = f"{name}.bias"
         biased = bias in self._checkpoint.tensors
         self.matmul_bytes += weight.nbytes
-        return Weight(weight, self._tensor(bias, (out_features,)) if biased else None, name)
+        return Weight(
+            weight, self._tensor(bias, (out_features,)) if biased else None, product_name(name)
+        )
 
     def experts(self, name: str, count: int, out_features: int, in_features: int) -> ExpertStack:
         stack = self._tensor(f"{name}.weight", (count, out_features, in_features))

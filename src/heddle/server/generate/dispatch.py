@@ -176,6 +176,7 @@ class Dispatcher:
         brought: tuple[SamplerRule, ...] = ()
         if params.extensions:  # in a thread: the first one computes the vocabulary's fingerprint
             brought = await to_thread(engine.engrams.rules, params)
+            await to_thread(engine.adapters.take, params)  # to load those that are not in memory
         processors: tuple[LogitsProcessor, ...] = ()
         if params.logits_processors:
             processors = await bodies.work(http_request, partial(processors_of, params, tokenizer))

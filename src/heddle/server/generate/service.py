@@ -47,12 +47,16 @@ class Served:
         engine: runs requests of this model.
         config: settings of the server.
         backlog: limits the bytes that clients have not read.
+        model: the model's own name; empty: it is the default model.
+        adapter: the adapter that the name stands for; empty: it stands for a model.
     """
 
     name: str
     engine: Engine
     config: ServerConfig
     backlog: Backlog
+    model: str = ""
+    adapter: str = ""
 
     @property
     def fingerprint(self) -> str | None:
@@ -69,10 +73,13 @@ class Served:
     def sampling_params(self, **given: Any) -> SamplingParams:
         """Sampling parameters: the values in `given`, else the server's defaults, else the model's.
 
+        They have the adapter that the request named as its model.
+
         Raises:
             InvalidRequestError: a value is out of range.
         """
-        return self.engine.model.sampling_params(**{**self.config.sampling, **given})
+        params = self.engine.model.sampling_params(**{**self.config.sampling, **given})
+        return self.engine.adapters.asked(params, self.model, self.adapter)
 
     def check_choices(self, prompts: int, n: int) -> None:
         """Refuse a request with more choices than slots and queue hold.
@@ -116,19 +123,22 @@ class Service:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names that requests may use: names of models, then aliases of the default model."""
-        return tuple(dict.fromkeys((*self.registry.names, *self.config.alias)))
+        """The names that requests may use: of models, aliases of the default model, adapters."""
+        models = *self.registry.names, *self.config.alias
+        return tuple(dict.fromkeys((*models, *self.registry.libraries.adapters.names)))
 
     def served(self, name: str | None) -> Served:
-        """The model that a request names. Without a name, the default model.
+        """The model that a request names, perhaps by an adapter. Without a name, the default model.
 
         Raises:
             ModelNotFoundError: no model has this name.
             ModelUnloadedError: the model is known but not loaded; `load` loads it.
             ModelUnavailableError: the model loads, unloads, or failed to load.
         """
-        found, engine = self.registry.find(self.name_of(name) if name else None)
-        return Served(name or found, engine, self.config, self.backlog)
+        model, adapter = self._named(name) if name else (None, "")
+        found, engine = self.registry.find(model)
+        own = "" if found == self.registry.default else found
+        return Served(name or found, engine, self.config, self.backlog, own, adapter)
 
     def probed(self, name: str | None) -> Engine:
         """The engine of a model for a probe, which neither loads it nor renews its `keep_alive`.
@@ -140,18 +150,29 @@ class Service:
     def name_of(self, name: str | None) -> str:
         """The registry's name of the model that `name` stands for, loaded or not.
 
+        The name of an adapter stands for the model that it changes.
+
         Raises:
             ModelNotFoundError: it stands for no model.
         """
-        if not name:
-            return self.registry.default
+        return self._named(name)[0] if name else self.registry.default
+
+    def _named(self, name: str) -> tuple[str, str]:
+        """The registry's name of a model, and the name of an adapter, that `name` stands for."""
+        model = self._model_named(name)
+        if model is not None:
+            return model, ""
+        adapters = self.registry.libraries.adapters
         for spelling in _spellings(name):
-            if spelling in self.config.alias:
-                return self.registry.default
-            if spelling in self.registry:
-                return spelling
+            of = adapters.model_of(spelling)
+            if of is not None:
+                return of or self.registry.default, spelling
+        base, _, adapter = name.rpartition(":")
+        model, of = self._model_named(base) if base else None, adapters.model_of(adapter)
+        if model is not None and of is not None and model == (of or self.registry.default):
+            return model, adapter
         if self.config.any_model and len(name) <= MAX_MODEL_NAME:
-            return self.registry.default
+            return self.registry.default, ""
         known = ", ".join(map(repr, self.names)) or "none"
         raise ModelNotFoundError(
             f"model {reprlib.repr(name)} not found; this server has {known}. Send one of these"
@@ -159,6 +180,15 @@ class Service:
             " or --any-model",
             param="model",
         )
+
+    def _model_named(self, name: str) -> str | None:
+        """The registry's name of the model that `name` stands for; None: it stands for none."""
+        for spelling in _spellings(name):
+            if spelling in self.config.alias:
+                return self.registry.default
+            if spelling in self.registry:
+                return spelling
+        return None
 
     async def take(
         self, request: Request, schema: type[S], translate: Callable[[S, Served], T]

@@ -35,9 +35,17 @@ def routes(service: Service) -> APIRouter:
 
     @router.get("/v1/models")
     async def models() -> Response:
-        """List all models, the default first. Its entry has its aliases."""
+        """List all models, the default first, whose entry has its aliases. Then all adapters.
+
+        An adapter's `parent` is the model that it changes.
+        """
         known = {status.name: status for status in registry.status()}
         found = [described(name, known[name], service) for name in registry.names if name in known]
+        adapters = registry.libraries.adapters
+        for name in adapters.names:
+            model = adapters.model_of(name) or registry.default
+            if model in known:
+                found.append(described(name, known[model], service) | {"parent": model})
         ends = {"first_id": found[0]["id"], "last_id": found[-1]["id"]} if found else {}
         return json_response({"object": "list", "data": found, "has_more": False, **ends})
 
