@@ -99,7 +99,9 @@ def test_other_kinds_of_adapters_are_refused_by_field(
     assert caught.value.param == field
 
 
-def test_fields_that_change_no_arithmetic_are_read(base: Checkpoint, tmp_path: Path) -> None:
+def test_fields_that_change_no_arithmetic_are_read(
+    base: Checkpoint, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     config = {
         "lora_dropout": 0.1,
         "layers_to_transform": [0],
@@ -116,6 +118,10 @@ def test_fields_that_change_no_arithmetic_are_read(base: Checkpoint, tmp_path: P
         "future": None,
     }
     assert read_adapter(write_peft(tmp_path / "x", tensors(), **config), base).rank == RANK
+    assert "unknown fields" not in caplog.text
+    write_peft(tmp_path / "x", tensors(), newer=True, other={"a": 1}, off=False)
+    read_adapter(tmp_path / "x", base)
+    assert "unknown fields are ignored: newer, other" in caplog.text
 
 
 @pytest.mark.parametrize(
