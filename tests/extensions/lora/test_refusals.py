@@ -30,7 +30,7 @@ from lora_writer import (
     write_gguf_adapter,
     write_peft,
 )
-from models.tiny import bloom, deepseek_v2, falcon, gpt2, llama, qwen3_moe, qwen3_next
+from models.tiny import bailing_moe, bloom, deepseek_v2, falcon, gpt2, llama, qwen3_moe, qwen3_next
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -99,7 +99,9 @@ def test_other_kinds_of_adapters_are_refused_by_field(
     assert caught.value.param == field
 
 
-def test_fields_that_change_no_arithmetic_are_read(base: Checkpoint, tmp_path: Path) -> None:
+def test_fields_that_change_no_arithmetic_are_read(
+    base: Checkpoint, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     config = {
         "lora_dropout": 0.1,
         "layers_to_transform": [0],
@@ -116,6 +118,10 @@ def test_fields_that_change_no_arithmetic_are_read(base: Checkpoint, tmp_path: P
         "future": None,
     }
     assert read_adapter(write_peft(tmp_path / "x", tensors(), **config), base).rank == RANK
+    assert "unknown fields" not in caplog.text
+    write_peft(tmp_path / "x", tensors(), newer=True, other={"a": 1}, off=False)
+    read_adapter(tmp_path / "x", base)
+    assert "unknown fields are ignored: newer, other" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -350,7 +356,7 @@ def test_matrices_of_recurrences_need_an_adapter_of_their_format(tmp_path: Path)
         layer = name.split(".")[1]
         module = f"model.layers.{layer}.linear_attn.out_proj"
         adapter = write_peft(tmp_path / "x", pair(4, rows, columns, module))
-        with pytest.raises(UnsupportedModelError, match="another order in this model's format"):
+        with pytest.raises(UnsupportedModelError, match="adapters of another format"):
             read_adapter(adapter, base)
 
 
@@ -359,8 +365,26 @@ def test_latent_attention_needs_an_adapter_of_its_format(tmp_path: Path) -> None
     with open_checkpoint(model.write(tmp_path / "base.gguf")) as base:
         rows, columns = base.tensors["layers.0.mlp.up.weight"].shape
         adapter = write_peft(tmp_path / "x", pair(4, rows, columns, UP))
-        with pytest.raises(UnsupportedModelError, match="take adapters of their own format"):
+        with pytest.raises(UnsupportedModelError, match="takes adapters of its own format only"):
             read_adapter(adapter, base)
+
+
+@pytest.mark.parametrize(
+    ("model", "module", "name", "problem"),
+    [
+        (bailing_moe, "lm_head", "output.weight", "norm the rows"),
+        (deepseek_v2, "model.layers.0.self_attn.kv_b_proj", "", "latent attention by head"),
+    ],
+)
+def test_matrices_that_heddle_has_in_another_form_are_refused(
+    model: Any, module: str, name: str, problem: str, tmp_path: Path
+) -> None:
+    with open_checkpoint(model.MODELS[0].write_folder(tmp_path / "base")) as base:
+        rows, columns = base.tensors[name].shape if name else (64, 32)
+        adapter = write_peft(tmp_path / "x", pair(4, rows, columns, module))
+        with pytest.raises(UnsupportedModelError, match=problem) as caught:
+            read_adapter(adapter, base)
+    assert caught.value.param == f"{module}.weight"
 
 
 # --- GGUF ----------------------------------------------------------------------------------------

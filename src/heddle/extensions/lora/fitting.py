@@ -10,6 +10,7 @@ import numpy as np
 from heddle.errors import ModelFileError, UnsupportedModelError
 from heddle.extensions.lora.row_orders import reordered
 from heddle.weights.fused import FUSED_PARTS
+from heddle.weights.heads import FUSED
 from heddle.weights.low_rank import LowRank
 from heddle.weights.tensor_types import TensorType
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float32]
 
+_FUSED = {fused.rpartition(".")[2]: parts for fused, parts in FUSED_PARTS.items()}
 _OUTPUT, _EMBEDDING = "output.weight", "embedding.weight"
 _NO_PRODUCTS = re.compile(r"(embedding|positions|segments|layer_inputs\..+|.+_?conv)\.weight")
 """Tensors with two axes that nothing is multiplied with."""
@@ -31,6 +33,11 @@ _SAME_ROWS = re.compile(
     r"output\.weight|layers\.\d+\.(attention\.(q|k|v|output)|mlp\.(shared\.)?(gate|up|down))\.weight"
 )
 """Matrices whose rows and columns have one order in all formats, but for those that rotate."""
+_OTHER_VALUES = frozenset({"falcon_h1", "falcon-h1", "glm4v_text"})
+"""Architectures whose matrices in GGUF are multiplied by factors, or whose rotated rows have an
+order there that an adapter's metadata does not tell."""
+_NORMED_OUTPUT = frozenset({"bailing_moe", "bailingmoe"})
+"""Architectures that may norm the rows of their output matrix, after a change of it."""
 _ROTATED = (".attention.q.weight", ".attention.k.weight")
 
 
@@ -91,6 +98,10 @@ def _check_target(pair: Pair, name: str | None, naming: Naming, base: Checkpoint
         raise _unsupported(label, "changes of experts are not supported yet")
     if name is not None and _NO_PRODUCTS.fullmatch(name):
         raise _unsupported(label, "only matrices that hidden states are multiplied with can change")
+    if name == _OUTPUT and base.architecture in _NORMED_OUTPUT:
+        raise _unsupported(label, "such models norm the rows of the changed matrix")
+    if name is not None and name.endswith(FUSED):
+        raise _unsupported(label, "Heddle has keys and values of latent attention by head")
     if name is None and naming.has_made:
         raise _unsupported(label, "such models store matrices joined, transposed or by group")
     parts = [] if name is None else _parts(name, base)
@@ -103,12 +114,21 @@ def _check_target(pair: Pair, name: str | None, naming: Naming, base: Checkpoint
         )
     if any(len(shape) != 2 for shape in shapes):
         raise _unsupported(label, "it is no matrix")
-    if naming.is_other_format and not all(map(_SAME_ROWS.fullmatch, parts)):
+    if naming.is_other_format:
+        _check_other_format(label, parts, base)
+
+
+def _check_other_format(label: str, parts: Sequence[str], base: Checkpoint) -> None:
+    """Raise UnsupportedModelError if formats differ by more than the order of rotated rows."""
+    is_latent = base.hyperparameters.get("latent_rank") is not None
+    if is_latent or base.architecture in _OTHER_VALUES:
+        raise _unsupported(label, "this model takes adapters of its own format only")
+    if not all(map(_SAME_ROWS.fullmatch, parts)):
         raise _unsupported(
-            label, f"its rows have another order in this model's format, {base.format}"
+            label,
+            "adapters of another format than the model's change the matrices of attention, of"
+            " feed-forward layers and of the output only",
         )
-    if naming.is_other_format and base.hyperparameters.get("latent_rank") is not None:
-        raise _unsupported(label, "models with latent attention take adapters of their own format")
 
 
 def _unsupported(label: str, reason: str) -> UnsupportedModelError:
@@ -121,12 +141,10 @@ def _unsupported(label: str, reason: str) -> UnsupportedModelError:
 
 def _parts(name: str, base: Checkpoint) -> list[str]:
     """The model's matrices whose rows the matrix `name` has, one after another: mostly itself."""
-    stem = name.removesuffix(".weight")
-    for fused, parts in FUSED_PARTS.items():
-        if stem.endswith(f".{fused}") and name not in base.tensors:
-            before = stem.rpartition(".")[0]
-            return [f"{before}.{part}.weight" for part in parts]
-    return [name]
+    before, _, last = name.removesuffix(".weight").rpartition(".")
+    if name in base.tensors or last not in _FUSED:
+        return [name]
+    return [f"{before}.{part}.weight" for part in _FUSED[last]]
 
 
 def _shape(name: str, base: Checkpoint) -> tuple[int, ...]:

@@ -55,6 +55,15 @@ _REFUSED = {
     "monteclora_config": f"the adapter is a distribution (MonteCLoRA); {_RETRAIN}",
 }
 """Fields that change the arithmetic of an adapter if they are set, and why they are refused."""
+_WITHOUT_EFFECT = frozenset(
+    {"alpha_pattern", "auto_mapping", "base_model_name_or_path", "bias"}
+    | {"corda_config", "ensure_weight_tying", "eva_config", "exclude_modules", "inference_mode"}
+    | {"init_lora_weights", "layers_pattern", "layers_to_transform", "loftq_config", "lora_alpha"}
+    | {"lora_dropout", "lora_ga_config", "megatron_config", "megatron_core", "peft_type"}
+    | {"peft_version", "qalora_group_size", "r", "rank_pattern", "revision", "target_modules"}
+    | {"task_type", "use_rslora", "velora_config"}
+)
+"""Fields that Heddle reads, or that change nothing where the tensors are known."""
 _CHANGES_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
 """How values of `init_lora_weights` begin by which PEFT changes the matrices of the model, too."""
 _OTHER_TENSORS = {
@@ -188,6 +197,9 @@ def _check_config(config: Mapping[str, object]) -> None:
     for field, reason in _REFUSED.items():
         if config.get(field):
             raise _refused(field, config[field], reason)
+    unknown = [one for one in config if one not in _WITHOUT_EFFECT and config[one]]
+    if unknown:
+        _log.warning("%s: unknown fields are ignored: %s", CONFIG, ", ".join(sorted(unknown)))
     bias = config.get("bias", "none")
     if bias not in ("none", None):
         raise _refused("bias", bias, f"the adapter has biases of its model; {_MERGE}")

@@ -45,6 +45,9 @@ def reordered(b: Floats, name: str, read: Hyperparameters, *, interleave: bool) 
 
 def _heads(read: Hyperparameters, layer: int, *, is_key: bool) -> int:
     name = "kv_heads" if is_key and read.get("kv_heads") is not None else "heads"
-    listed = read.get(name)
-    of_layers = read.integers(name, len(listed) if isinstance(listed, list) else 1)
-    return of_layers[min(layer, len(of_layers) - 1)]
+    value = read.get(name)
+    if isinstance(value, list) and layer < len(value):
+        value = value[layer]
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        read.fail(name, f"must be a positive whole number in layer {layer}, got {value!r}")
+    return value
