@@ -4,8 +4,8 @@
     python benchmarks/adapters.py small.gguf
 
 Each line has the rate of steps with adapters against the same steps without, measured in pairs. All
-products of a layer are adapted, with random matrices of rank 16. `company` is a step in which one of
-two sequences has an adapter, against one without: what the other sequence waits longer.
+products of a layer are adapted, with random matrices of rank 16. `company` is a step in which one
+of two sequences has an adapter, against one without: what the other sequence waits longer.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ MAY_IMPORT = {
 
 EXTENSIONS_MAY_IMPORT = {
     "llamacpp": {"admin", "metrics"},
-    "lora": {"quantise"},
+    "lora": {"llamacpp", "quantise"},
     "processes": {"engrams"},
     "reference": {"engrams"},
     "quantise": {"reference"},

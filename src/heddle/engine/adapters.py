@@ -66,6 +66,11 @@ class AdapterLibrary(Protocol):
     """The adapters of a process, by the names that requests use."""
 
     @property
+    def has_defaults(self) -> bool:
+        """Whether requests that name no adapters may have some."""
+        ...
+
+    @property
     def names(self) -> Sequence[str]:
         """The names of all adapters."""
         ...
@@ -95,6 +100,7 @@ def open_adapters(config: EngineConfig) -> AdapterLibrary:
 class _NoAdapters:
     """The library, and the adapters of each model, where no extension loads any."""
 
+    has_defaults = False
     names: Sequence[str] = ()
 
     @property

@@ -43,14 +43,6 @@ def test_properties_of_an_unknown_model_are_a_404(shared: Running) -> None:
     assert (answer.status_code, answer.json()["error"]["type"]) == (404, "not_found_error")
 
 
-def test_there_are_no_adapters(shared: Running) -> None:
-    assert shared.get("/lora-adapters").json() == []
-    assert shared.post("/lora-adapters", []).json() == {"success": True}
-    answer = shared.post("/lora-adapters", [{"id": 0, "scale": 0.5}])
-    assert answer.status_code == 400
-    assert "not supported" in answer.json()["error"]["message"]
-
-
 @pytest.mark.parametrize("choice", ["auto", "none", "required"])
 def test_a_template_takes_a_tool_choice(shared: Running, choice: str) -> None:
     body: dict[str, Any] = {"messages": ASKED, "tools": [TOOL], "tool_choice": choice}

@@ -39,6 +39,7 @@ STRINGS_AND_LISTS: dict[str, Any] = {
     "cache_salt": "mine",
     "engram": ["docs", {"name": "api", "weight": 2.5}],
     "engram_form": "literal",
+    "lora": ["mine", {"id": 3, "scale": 0.5}],
     "engram_in_reasoning": False,
     "logits_processors": {"only": {"token": 7}},
 }

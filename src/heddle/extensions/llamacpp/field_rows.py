@@ -70,6 +70,7 @@ ROWS = (
     *refused(_OPENAI, "return_tokens", "adds token ids", False, constrains=False),
     *served(Api.GENERATION, "return_progress", doc="in streams"),
     *refused(Api.RESPONSES, "return_progress", "adds events", False, constrains=False),
+    *refused(Api.EMBEDDINGS | Api.EMBEDDING, "lora", "changes the model", []),
     # --- /completion and /infill ---
     *served(
         Api.LLAMACPP,

@@ -77,11 +77,17 @@ class LoadedAdapter:
 
 
 class AdapterLibrary:
-    """The adapters of a process. Any thread may call all methods."""
+    """The adapters of a process. Any thread may call all methods.
+
+    Attributes:
+        memory: most bytes of the adapters of each model.
+        has_defaults: whether requests that name no adapters may have some.
+    """
 
     def __init__(self, memory: int) -> None:
-        """`memory`: most bytes of the adapters of each model."""
+        """No adapters yet."""
         self.memory = memory
+        self.has_defaults = False
         self._known: dict[str, KnownAdapter] = {}
         self._lock = threading.Lock()
         self._numbers = 0
@@ -155,6 +161,7 @@ class AdapterLibrary:
                 name: replace(one, scale=scales.get(one.number, 0.0))
                 for name, one in self._known.items()
             }
+            self.has_defaults = any(scales.values())
 
     @property
     def names(self) -> tuple[str, ...]:

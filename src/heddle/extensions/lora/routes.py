@@ -1,4 +1,4 @@
-"""Routes of adapters, as vLLM and llama.cpp have them."""
+"""Routes that load and unload adapters, as vLLM has them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, cast
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, Field, RootModel
+from pydantic import Field
 from starlette.responses import PlainTextResponse, Response
 
 from heddle.errors import ForbiddenError, InvalidRequestError
@@ -14,7 +14,6 @@ from heddle.extensions.lora.peft_folder import WEIGHTS
 from heddle.extensions.lora.peft_scales import CONFIG
 from heddle.server.generate.api import Api
 from heddle.server.http.access import ADMIN
-from heddle.server.http.encoding import json_response
 from heddle.server.http.schema import Schema, takes
 from heddle.weights.confine import is_inside
 from heddle.weights.hub.names import parse
@@ -46,31 +45,6 @@ class UnloadAdapter(Schema):
     lora_name: str = Field(min_length=1, max_length=128)
 
 
-class Described(BaseModel):
-    """An adapter, with the fields of llama.cpp."""
-
-    id: int
-    path: str
-    scale: float = Field(description="Its factor in requests that name no adapters.")
-    name: str
-    model: str = Field(description="The model that it changes.")
-
-
-class AllAdapters(RootModel[list[Described]]):
-    """All adapters, in order of their numbers."""
-
-
-class Scale(BaseModel):
-    """An adapter's factor in requests that name no adapters."""
-
-    id: int
-    scale: float = Field(ge=-100, le=100)
-
-
-class Scales(RootModel[list[Scale]]):
-    """Body of `POST /lora-adapters`: those that are left out get the factor 0."""
-
-
 def _routes(service: Service, _dispatcher: Dispatcher) -> list[APIRouter]:
     router = APIRouter()
     registry = service.registry
@@ -99,29 +73,6 @@ def _routes(service: Service, _dispatcher: Dispatcher) -> list[APIRouter]:
         for engine in registry.engines.values():
             cast("ModelAdapters", engine.adapters).forget(body.lora_name)
         return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' removed successfully.")
-
-    @router.get("/lora-adapters", response_model=AllAdapters)
-    async def adapters() -> Response:
-        """List the adapters that requests may name."""
-        return json_response(
-            [
-                Described(
-                    id=one.number,
-                    path=one.source,
-                    scale=one.scale,
-                    name=one.name,
-                    model=one.model or registry.default,
-                ).model_dump()
-                for one in library.known
-            ]
-        )
-
-    @router.post("/lora-adapters", openapi_extra=takes(Scales), dependencies=[ADMIN])
-    async def set_scales(request: Request) -> Response:
-        """Set the factors of adapters in requests that name none."""
-        body = await service.bodies.take(request, Scales, lambda body: body)
-        library.set_scales({one.id: one.scale for one in body.root})
-        return json_response({"success": True})
 
     return [router]
 

@@ -15,6 +15,7 @@ class LoraSettings(EngineSettings):
         "requests",
         "adapters (LoRA) that requests may name, each NAME=PATH or NAME=ORG/REPO, separated by"
         " commas; repeatable",
+        fixed=True,
     )
     lora_memory: int = setting(
         1024**3,
@@ -23,4 +24,5 @@ class LoraSettings(EngineSettings):
         " and loaded again when a request names them",
         low=1,
         size=True,
+        fixed=True,
     )

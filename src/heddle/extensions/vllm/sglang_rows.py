@@ -24,6 +24,7 @@ ROWS = (
         "has no effect without `custom_logit_processor`",
         {},
     ),
+    *refused(Api.EMBEDDINGS, "lora_path", "changes the model", []),
     *refused(_ALL, "input_ids", "is a prompt of token ids"),
     *refused(Api.CHAT, "task", "changes the prompt"),
     *refused(_ALL, "session_params", "refers to a stored conversation", {}),

@@ -79,7 +79,10 @@ class Served:
             InvalidRequestError: a value is out of range.
         """
         params = self.engine.model.sampling_params(**{**self.config.sampling, **given})
-        return self.engine.adapters.asked(params, self.model, self.adapter)
+        adapters = self.engine.adapters
+        if not (self.adapter or adapters.library.has_defaults):
+            return params
+        return adapters.asked(params, self.model, self.adapter)
 
     def check_choices(self, prompts: int, n: int) -> None:
         """Refuse a request with more choices than slots and queue hold.
