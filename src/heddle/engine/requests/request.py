@@ -271,7 +271,8 @@ def prepare(
         stops |= set(check_tokens(model, params.stop_token_ids, "stop_token_ids"))
     rules = rules_of(model, params, engrams) if rules is None else rules
     sequence = Sequence(request_id, params, tokens, len(tokens), frozenset(stops), rules)
-    adapt(sequence, params, adapters)
+    if params.extensions:
+        adapt(sequence, params, adapters)
     shown = [_control_token(tokenizer, text) for text in params.shown_specials]
     detokenizer = Detokenizer(tokenizer, params.stop, params.min_tokens, shown)
     return Request(sequence, detokenizer, sink, started, log_id)
@@ -279,7 +280,7 @@ def prepare(
 
 def adapt(sequence: Sequence, params: SamplingParams, adapters: ModelAdapters) -> None:
     """Give a sequence the adapters that its parameters name. Raises as `ModelAdapters.take`."""
-    adapted = adapters.take(params) if params.extensions else None
+    adapted = adapters.take(params)
     if adapted is not None:
         sequence.adapters, sequence.scope = adapted.uses, adapted.scope(params.cache_salt)
 

@@ -138,7 +138,9 @@ class Service:
             ModelUnloadedError: the model is known but not loaded; `load` loads it.
             ModelUnavailableError: the model loads, unloads, or failed to load.
         """
-        model, adapter = self._named(name) if name else (None, "")
+        model, adapter = self._model_named(name) if name else None, ""
+        if name and model is None:
+            model, adapter = self._adapter_named(name)
         found, engine = self.registry.find(model)
         own = "" if found == self.registry.default else found
         return Served(name or found, engine, self.config, self.backlog, own, adapter)
@@ -158,13 +160,19 @@ class Service:
         Raises:
             ModelNotFoundError: it stands for no model.
         """
-        return self._named(name)[0] if name else self.registry.default
-
-    def _named(self, name: str) -> tuple[str, str]:
-        """The registry's name of a model, and the name of an adapter, that `name` stands for."""
+        if not name:
+            return self.registry.default
         model = self._model_named(name)
-        if model is not None:
-            return model, ""
+        return self._adapter_named(name)[0] if model is None else model
+
+    def _adapter_named(self, name: str) -> tuple[str, str]:
+        """An adapter that `name` stands for, after the registry's name of the model it changes.
+
+        With `any_model`, the default model if there is no such adapter.
+
+        Raises:
+            ModelNotFoundError: there is none.
+        """
         adapters = self.registry.libraries.adapters
         for spelling in _spellings(name):
             of = adapters.model_of(spelling)
