@@ -47,7 +47,7 @@ class Served:
         engine: runs requests of this model.
         config: settings of the server.
         backlog: limits the bytes that clients have not read.
-        model: the model's own name; empty: it is the default model.
+        model: the model's own name; empty: it is the default model, or no adapter is a default.
         adapter: the adapter that the name stands for; empty: it stands for a model.
     """
 
@@ -142,7 +142,8 @@ class Service:
         if name and model is None:
             model, adapter = self._adapter_named(name)
         found, engine = self.registry.find(model)
-        own = "" if found == self.registry.default else found
+        adds = self.registry.libraries.adapters.has_defaults
+        own = found if adds and found != self.registry.default else ""
         return Served(name or found, engine, self.config, self.backlog, own, adapter)
 
     def probed(self, name: str | None) -> Engine:
