@@ -1,7 +1,7 @@
 """What adapters cost: steps of one model with and without them, in turn.
 
     python benchmarks/write_dense.py small.gguf --type q4_k_m --sizes 1.5b --layers 28
-    python benchmarks/adapters.py small.gguf
+    python benchmarks/adapter_cost.py small.gguf
 
 Each line has the rate of steps with adapters against the same steps without, measured in pairs. All
 products of a layer are adapted, with random matrices of rank 16. `company` is a step in which one

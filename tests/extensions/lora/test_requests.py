@@ -1,0 +1,191 @@
+"""Requests with adapters: exact in any company, apart in the cache, kept as long as they run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from heddle.config import EngineConfig, RegistryConfig
+from heddle.engine import Engine
+from heddle.errors import (
+    AdapterNotFoundError,
+    ConfigError,
+    InvalidRequestError,
+    ModelSourceError,
+    UnsupportedModelError,
+)
+from heddle.extensions.lora.parameters import AdapterChoice, LoraParams
+from heddle.extensions.lora.settings import LoraSettings
+from heddle.hosting.registry import Registry
+from heddle.outputs import Output
+from heddle.sampling_params import SamplingParams
+from lora_writer import changes_of, peft_tensors, write_peft
+from models.tiny.llama import PLAIN
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from heddle.engine.streaming.blocking import Stream
+    from heddle.extensions.lora.library import AdapterLibrary, ModelAdapters
+    from heddle.outputs import Delta
+
+PROMPT = [(7 * i * i + 3 * i) % 31 + 1 for i in range(40)]
+PARAMS = SamplingParams(max_tokens=12, seed=3, logprobs=2, ignore_eos=True)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, Path]:
+    """The model's folder, and those of two adapters."""
+    found = {"model": PLAIN.write_folder(tmp_path / "model")}
+    for seed, name in enumerate(("one", "two")):
+        found[name] = write_peft(tmp_path / name, peft_tensors(changes_of(PLAIN, seed=seed)))
+    return found
+
+
+def config_of(files: dict[str, Path], **settings: Any) -> EngineConfig:
+    named = tuple(f"{name}={path}" for name, path in files.items() if name != "model")
+    return EngineConfig(
+        slots=8, threads=2, kv_cache=1 << 22, extensions=(LoraSettings(lora=named, **settings),)
+    )
+
+
+@pytest.fixture
+def engine(files: dict[str, Path]) -> Iterator[Engine]:
+    with Engine.load(files["model"], config_of(files)) as engine:
+        yield engine
+
+
+def asking(*choices: str | tuple[str, float], **changes: Any) -> SamplingParams:
+    named = tuple(AdapterChoice(*(one if isinstance(one, tuple) else (one,))) for one in choices)
+    return replace(PARAMS, **changes).having(LoraParams(lora=named))
+
+
+def bits(output: Output) -> tuple[Any, ...]:
+    return output.tokens
+
+
+def rest(first: Delta, stream: Stream) -> tuple[Any, ...]:
+    """The tokens of a stream whose first delta was read."""
+    return bits(Output.of([first, *stream]))
+
+
+MIXED = (
+    PARAMS,
+    asking("one"),
+    asking("two"),
+    asking(("one", 0.5)),
+    asking("one", ("two", -1.0)),
+    asking("two", temperature=0),
+    asking("one", max_tokens=3),
+    PARAMS,
+)
+
+
+def test_company_and_cache_change_no_bit(files: dict[str, Path], engine: Engine) -> None:
+    alone = []
+    for params in MIXED:
+        engine.flush_prefix_cache()
+        alone.append(bits(engine.complete(PROMPT, params)))
+    assert len(set(alone)) == len(MIXED) - 1, "all but the two without adapters differ"
+    for _ in range(2):  # the second time, prefixes are cached
+        streams = [engine.stream(PROMPT, params) for params in MIXED]
+        assert [bits(Output.of(list(stream))) for stream in streams] == alone
+
+
+def cached(engine: Engine, params: SamplingParams) -> int:
+    return engine.complete(PROMPT, params).usage.cached_tokens
+
+
+def test_prefixes_are_shared_by_equal_contents_only(files: dict[str, Path], engine: Engine) -> None:
+    library: AdapterLibrary = engine.adapters.library  # type: ignore[assignment]
+    library.add("again", str(files["one"]))
+    assert cached(engine, PARAMS) == 0
+    assert cached(engine, asking("one")) == 0
+    assert cached(engine, asking(("one", 0.5))) == 0
+    assert cached(engine, asking("two")) == 0
+    assert cached(engine, asking("again")) == len(PROMPT) - 1
+    assert cached(engine, PARAMS) == len(PROMPT) - 1
+    write_peft(files["one"], peft_tensors(changes_of(PLAIN, seed=9)))
+    adapters: ModelAdapters = engine.adapters  # type: ignore[assignment]
+    adapters.replace("one", str(files["one"]))
+    assert cached(engine, asking("one")) == 0, "its contents are new"
+
+
+def test_those_used_least_recently_are_put_out(files: dict[str, Path]) -> None:
+    with Engine.load(files["model"], config_of(files)) as engine:
+        adapters: ModelAdapters = engine.adapters  # type: ignore[assignment]
+        expected = [bits(engine.complete(PROMPT, asking(name))) for name in ("one", "two")]
+        size = adapters.loaded[0].bytes
+    with Engine.load(files["model"], config_of(files, lora_memory=size + 100)) as engine:
+        adapters = engine.adapters  # type: ignore[assignment]
+        for _ in range(2):
+            for name, text in zip(("one", "two"), expected, strict=True):
+                assert bits(engine.complete(PROMPT, asking(name))) == text
+                assert len(adapters.loaded) == 1
+    with (
+        Engine.load(files["model"], config_of(files, lora_memory=size - 1)) as engine,
+        pytest.raises(InvalidRequestError, match="lora_memory"),
+    ):
+        engine.complete(PROMPT, asking("one"))
+
+
+def test_a_running_request_keeps_its_adapter(files: dict[str, Path], engine: Engine) -> None:
+    expected = bits(engine.complete(PROMPT, asking("one", max_tokens=200)))
+    adapters: ModelAdapters = engine.adapters  # type: ignore[assignment]
+    stream = engine.stream(PROMPT, asking("one", max_tokens=200))
+    first = next(stream)
+    adapters.library.remove("one")
+    adapters.forget("one")
+    assert adapters.loaded == ()
+    assert rest(first, stream) == expected
+    with pytest.raises(InvalidRequestError, match="no adapter is named 'one'; there is two"):
+        engine.complete(PROMPT, asking("one"))
+    with pytest.raises(AdapterNotFoundError):
+        adapters.library.remove("one")
+
+
+def test_requests_go_on_with_their_adapters_after_a_reload(files: dict[str, Path]) -> None:
+    config = config_of(files)
+    with Registry(RegistryConfig(), config) as registry:
+        registry.load(files["model"], name="m")
+        prompts = [asking("one", max_tokens=300), replace(PARAMS, max_tokens=300)]
+        engine = registry.engine("m")
+        expected = [bits(engine.complete(PROMPT, params)) for params in prompts]
+        streams = [engine.stream(PROMPT, params) for params in prompts]
+        firsts = list(map(next, streams))
+        registry.reload("m", replace(config, slots=4))
+        assert list(map(rest, firsts, streams)) == expected
+
+
+def test_what_cannot_be_named_is_refused(files: dict[str, Path], engine: Engine) -> None:
+    for wrong, said in (
+        ("one", "NAME=PATH"),
+        ("a b=x", "name of an adapter"),
+    ):
+        settings = LoraSettings(lora=(wrong,))
+        with pytest.raises(ConfigError, match=said):
+            Engine.load(files["model"], EngineConfig(extensions=(settings,)))
+    with pytest.raises(InvalidRequestError, match="there is one, two"):
+        engine.complete(PROMPT, asking("three"))
+    for value in (["one", "one"], [{"name": "one", "id": 1}], [{"scale": 1}], "", 7, [""]):
+        with pytest.raises(InvalidRequestError, match="lora must be"):
+            LoraParams(lora=value)  # type: ignore[arg-type]
+
+
+def test_a_device_without_adapters_says_so(files: dict[str, Path]) -> None:
+    with (
+        Engine.load(files["model"], config_of(files)) as engine,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setattr("heddle.extensions.lora.library.AdaptingExecutor", int)
+        with pytest.raises(UnsupportedModelError, match="adapters are not supported"):
+            engine.complete(PROMPT, asking("one"))
+
+
+def test_files_that_are_gone_are_named(files: dict[str, Path], engine: Engine) -> None:
+    (files["one"] / "adapter_model.safetensors").unlink()
+    with pytest.raises(ModelSourceError, match="one"):
+        engine.complete(PROMPT, asking("one"))
