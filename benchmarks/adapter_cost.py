@@ -29,7 +29,7 @@ from heddle.weights.tensor_types import TensorType
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from heddle.executor import Adapter
+    from heddle.executors.adapting import Adapter
     from heddle.executors.cpu.executor import CpuExecutor
 
 SLOTS, PROMPT, PAIRS = 8, 512, 15

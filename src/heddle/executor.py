@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from heddle.roofline import Limits, ModelWork
     from heddle.state import StateMemory
     from heddle.step import StepPlan, StepResult
-    from heddle.weights.low_rank import LowRank
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,33 +230,6 @@ class Executor(PageMemory, Protocol):
         """Free threads and memory. `shape`, sizes and totals stay readable. Idempotent.
 
         The caller must not collect a submitted step after this.
-        """
-        ...
-
-
-class Adapter(Protocol):
-    """Low-rank changes of a model's matrices, in the memory of its executor."""
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of the matrices."""
-        ...
-
-
-@runtime_checkable
-class AdaptingExecutor(Protocol):
-    """An executor whose sequences may have adapters."""
-
-    def make_adapter(self, changes: Mapping[str, LowRank]) -> Adapter:
-        """Make an adapter from changes of matrices, by the names that `Loader.linear` got.
-
-        Its memory is freed when neither a caller nor a step refers to it. Any thread may call
-        this, also while a step runs.
-
-        Raises:
-            UnsupportedModelError: no product with one of the matrices is an operation of its own.
-                Names it.
-            OutOfMemoryError: there is too little memory.
         """
         ...
 

@@ -63,7 +63,7 @@ class AdapterUse:
     """An adapter that changes a sequence's forward passes, and the factor on its changes.
 
     Attributes:
-        adapter: what :meth:`heddle.executor.AdaptingExecutor.make_adapter` made.
+        adapter: what :meth:`heddle.executors.adapting.AdaptingExecutor.make_adapter` made.
         factor: 1 for the changes as they are.
     """
 

@@ -12,7 +12,7 @@ from tiny_files import PROMPT, SMALL, tiny_file
 from adapters import random_changes
 from heddle import _native
 from heddle.errors import UnsupportedModelError
-from heddle.executor import AdaptingExecutor
+from heddle.executors.adapting import AdaptingExecutor
 from heddle.executors.cpu.load import load
 from heddle.step import AdapterUse, Chunk, StepPlan
 from heddle.weights.low_rank import LowRank

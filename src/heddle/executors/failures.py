@@ -11,14 +11,11 @@ from heddle.errors import (
     EngineFailedError,
     NonFiniteLogitsError,
     NothingAllowedError,
-    UnsupportedModelError,
 )
 from heddle.executor import LogitsSummary
 from heddle.sizes import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable
-
     import numpy.typing as npt
 
     from heddle.step import Chunk
@@ -69,17 +66,3 @@ def summarize(rows: npt.NDArray[Any]) -> LogitsSummary:
         maximum=float(finite.max()) if finite.size else None,
         mean=float(finite.mean(dtype=np.float64)) if finite.size else None,
     )
-
-
-def check_adaptable(changes: Iterable[str], known: Container[str]) -> None:
-    """Check that a plain product reads each matrix that an adapter changes.
-
-    Raises:
-        UnsupportedModelError: none reads one of them. Names it.
-    """
-    for name in changes:
-        if name not in known:
-            raise UnsupportedModelError(
-                f"adapters that change {name} are not supported: no plain product reads it",
-                param=name,
-            )

@@ -9,7 +9,7 @@ import numpy as np
 
 from heddle import _native
 from heddle.errors import OutOfMemoryError
-from heddle.executors.failures import check_adaptable
+from heddle.executors.adapting import check_adaptable
 from heddle.executors.graph.forward import adaptable
 from heddle.weights.tensor_types import TensorType
 
@@ -40,7 +40,7 @@ class AdapterPacker:
         self._isa = isa
 
     def pack(self, changes: Mapping[str, LowRank]) -> _native.Adapter:
-        """See :meth:`heddle.executor.AdaptingExecutor.make_adapter`."""
+        """See :meth:`heddle.executors.adapting.AdaptingExecutor.make_adapter`."""
         check_adaptable(changes, self.weights)
         # Threads of its own: those of the program may compute a step.
         arena, runtime = _native.Arena(), _native.Runtime(1, self._isa)

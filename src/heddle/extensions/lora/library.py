@@ -20,7 +20,7 @@ from heddle.errors import (
     InvalidRequestError,
     UnsupportedModelError,
 )
-from heddle.executor import AdaptingExecutor
+from heddle.executors.adapting import AdaptingExecutor
 from heddle.extensions.lora.parameters import AdapterChoice, LoraParams
 from heddle.extensions.lora.settings import LoraSettings
 from heddle.sizes import gigabytes
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from heddle.config import EngineConfig
-    from heddle.executor import Adapter
+    from heddle.executors.adapting import Adapter
     from heddle.extensions.lora.reading import AdapterFile
     from heddle.loading.loaded_model import LoadedModel
     from heddle.sampling_params import SamplingParams

@@ -19,10 +19,10 @@ import numpy as np
 
 from heddle.embedding import EmbeddingParams, Pooling
 from heddle.errors import EngineFailedError, HeddleError, StepAbandonedError
+from heddle.executors.adapting import check_adaptable
 from heddle.executors.arithmetic import MODEL_SOURCES, rope_digest, source_digest
 from heddle.executors.edit_state import EditState
 from heddle.executors.failures import (
-    check_adaptable,
     non_finite,
     nothing_allowed,
     sampler_failed,
