@@ -799,6 +799,7 @@ void Program::run_pass(int first_stage, int last_stage, int first_row, int row_c
 
 void Program::begin(Step& step) {
     if (step_ != nullptr) throw std::logic_error("another step has not been finished");
+    append_adapters();  // of the last instruction, if that is a matmul
     begun_ = Clock::now();
     check(step);
     check_readout(step);

@@ -16,7 +16,8 @@ cd "$(dirname "$0")/.."
 kind=${1:?which sanitizers: address,undefined, thread or short}
 options=()
 # Tests of memory and address space do not run: sanitizers use shadow memory, and free memory late.
-tests=(tests/executors/kernels tests/executors/test_cpu_executor.py tests/sampling/test_native_sampler.py
+tests=(tests/executors/kernels tests/executors/test_adapters.py tests/executors/test_cpu_executor.py
+    tests/sampling/test_native_sampler.py
     tests/extensions/engrams/test_native_reader.py --ignore=tests/executors/kernels/test_kv_memory.py
     --ignore=tests/executors/kernels/test_out_of_memory.py
     --deselect=tests/executors/test_cpu_executor.py::test_too_few_system_threads_are_a_config_error)
@@ -25,7 +26,8 @@ if [ "$kind" = short ]; then
     options=(-DHEDDLE_PORTABLE_ONLY=ON -DCMAKE_CXX_FLAGS_RELEASE=-O1)
     sampler=tests/sampling/test_native_sampler.py
     tests=(tests/executors/kernels/test_abandon.py tests/executors/kernels/test_lifetimes.py
-        tests/executors/test_cpu_executor.py tests/extensions/engrams/test_native_reader.py "${tests[-1]}"
+        tests/executors/test_adapters.py tests/executors/test_cpu_executor.py
+        tests/extensions/engrams/test_native_reader.py "${tests[-1]}"
         $sampler::test_picks_what_the_reference_picks
         $sampler::test_draws_cover_what_the_reference_keeps)
 fi

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <new>
+#include <stdexcept>
 #include <thread>
 #include <vector>
 
@@ -40,7 +41,7 @@ Kernels watched_kernels() {
     return kernels;
 }
 
-// A program of one matmul, and a step of all its tokens.
+// A program of one matmul of ones, and a step of all its tokens.
 class Bench {
   public:
     Bench(int threads, int tokens)
@@ -50,8 +51,9 @@ class Bench {
           program(pool, kernels_, {cache_}, tokens, 1) {
         const int in = program.buffer(kColumns, false);
         out_ = program.buffer(kRows, false);
-        program.embed(matrix(tokens), in);
-        program.matmul(in, {{matrix(kRows), out_}}, false);
+        program.embed(matrix(tokens, kColumns), in);
+        matrix_ = matrix(kRows, kColumns);
+        program.matmul(in, {{matrix_, out_}}, false);
         for (int i = 0; i < tokens; ++i) ids_.push_back(i);
         step_.tokens = tokens;
         step_.ids = step_.positions = ids_.data();
@@ -62,19 +64,29 @@ class Bench {
     }
     // Every output is a sum over columns of ones.
     bool right() const {
+        return right([](int) { return static_cast<float>(kColumns); });
+    }
+    // Whether all outputs of each token are `expected`.
+    bool right(const std::function<float(int)>& expected) const {
         for (int64_t i = 0; i < int64_t{step_.tokens} * kRows; ++i) {
-            if (program.data(out_)[i] != static_cast<float>(kColumns)) return false;
+            if (program.data(out_)[i] != expected(static_cast<int>(i / kRows))) return false;
         }
         return true;
     }
+    // It adds `rank` * kColumns to each output.
+    std::shared_ptr<const Adapter> adapter(int rank) {
+        return program.adapter({{matrix_, {matrix(rank, kColumns), matrix(kRows, rank), 1.0f}}});
+    }
+    void adapt(std::vector<Adapted> rows) { step_.adapted = std::move(rows); }
 
   private:
-    std::shared_ptr<const Matrix> matrix(int rows) {
-        const std::vector<float> ones(static_cast<size_t>(rows) * kColumns, 1.0f);
+    std::shared_ptr<const Matrix> matrix(int rows, int columns) {
+        const std::vector<float> ones(static_cast<size_t>(rows) * columns, 1.0f);
         const TensorBytes raw(reinterpret_cast<const uint8_t*>(ones.data()));
-        return std::make_shared<Matrix>(arena_, pool, kernels_, Format::kF32, raw, rows, kColumns,
+        return std::make_shared<Matrix>(arena_, pool, kernels_, Format::kF32, raw, rows, columns,
                                         std::vector<float>());
     }
+    std::shared_ptr<const Matrix> matrix_;
 
   public:
     ThreadPool pool;
@@ -140,9 +152,42 @@ void check_failure(bool in_worker) {
     expect(items == 100, "after an exception the pool leaves items out");
 }
 
+// Rows of several adapters, side by side and one upon another, and then a step without any.
+void check_adapters(int threads) {
+    constexpr int kTokens = 100;
+    Bench bench(threads, kTokens);
+    before_matmul = [](const MatmulArgs&) {};
+    const auto one = bench.adapter(3), other = bench.adapter(17);
+    bench.adapt({{5, 60, one, 1.0f}, {65, 1, one, 1.0f}, {50, 40, other, 0.5f}, {99, 1, one, 2}});
+    expect(bench.run(), "a step with adapters is taken to be abandoned");
+    const auto expected = [](int token) {
+        float sum = kColumns;
+        if (token >= 5 && token < 66) sum += 3 * kColumns;
+        if (token >= 50 && token < 90) sum += 0.5f * 17 * kColumns;
+        if (token == 99) sum += 2 * 3 * kColumns;
+        return sum;
+    };
+    expect(bench.right(expected), "adapters change other rows, or by something else");
+    bench.adapt({});
+    expect(bench.run() && bench.right(), "adapters change a step after theirs");
+    for (const Adapted& wrong : {Adapted{90, 11, one, 1}, Adapted{-1, 2, one, 1},
+                                 Adapted{3, 0, one, 1}, Adapted{0, 1, Bench(1, 1).adapter(1), 1}}) {
+        bench.adapt({wrong});
+        bool refused = false;
+        try {
+            bench.run();
+        } catch (const std::invalid_argument&) {
+            refused = true;
+        }
+        expect(refused, "rows or a program that are not an adapter's are not refused");
+    }
+}
+
 }  // namespace
 
 int main() {
+    check_adapters(1);
+    check_adapters(3);
     check_abandoned_between_panels();
     check_failure(true);
     check_failure(false);
