@@ -1,15 +1,16 @@
 """Compare the tiny models' greedy tokens and log probabilities with llama.cpp's.
 
-    PYTHONPATH=tests:src python tests/models/compare_llama_cpp.py [--exported [TYPE]] [MODEL...]
+    PYTHONPATH=tests:src python tests/models/compare_llama_cpp.py [OPTION] [MODEL...]
 
 Weights, keys and values are float32. With an f16 cache both programs round keys, values and
 latents, and layers of random experts multiply the errors: with 26 such layers (DeepSeek-V2), log
 probabilities differ by up to 0.16, and Heddle's with f16 and with f32 by 0.10. In float32 they
 differ by 0.0001. Needs the `bench` and `test` extras. A model is the name
 of a test's parameter, such as "granite-tied"; without names, all models are compared. With
-`--exported`, llama.cpp reads the file that `heddle quantize` makes of a folder; TYPE is a type such
-as q8_0. Each model runs in a process of its own, because llama.cpp ends the process where a file
-does not suit it.
+`--exported`, llama.cpp reads the file that `heddle quantize` makes of a folder, and with
+`--exported TYPE` a file with that type, such as q8_0. With `--adapted`, llama.cpp has an adapter in
+GGUF beside the model, and Heddle's model is merged with the same adapter of PEFT. Each runs in
+a process of its own, because llama.cpp ends the process where a file does not suit it.
 """
 
 from __future__ import annotations
@@ -27,19 +28,30 @@ import numpy as np
 import xllamacpp
 
 from gguf_writer import write_gguf
+from heddle.errors import UnsupportedModelError
+from heddle.extensions.lora.merging import merge_files
 from heddle.extensions.quantise.export import ARCHITECTURES
 from heddle.extensions.quantise.quantising import quantise_file
 from heddle.extensions.reference.model import ReferenceModel
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 from heddle.weights.mix import TARGETS, Mix
+from lora_writer import (
+    changes_of,
+    gguf_tensors,
+    modules_of,
+    peft_tensors,
+    write_gguf_adapter,
+    write_peft,
+)
 from models.tiny import MODELS
 from models.tiny.base import TOKENS, TinyModel
+from models.tiny.base_joined import TinyJoined
 from models.tiny.base_latent import TinyLatent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-EXPORTED = "--exported"
+EXPORTED, ADAPTED = "--exported", "--adapted"
 NEW_TOKENS = 8
 TOLERANCE = 0.02
 """Of log probabilities. A wrong setting gives > 0.1.
@@ -94,13 +106,15 @@ LAYERS_WITH_WHOLE_QUERIES = 27
 
 def main(names: list[str]) -> int:
     known = {str(model): model for model in MODELS}
-    options = [name for name in names if name == EXPORTED or name in TARGETS]
+    options = [name for name in names if name in (EXPORTED, ADAPTED) or name in TARGETS]
     names = [name for name in names if name not in options]
     if len(names) == 1:
         print(compare(known[names[0]], options))
         return 0
-    reasons, failures = (KNOWN, KNOWN_EXPORTED, KNOWN_QUANTISED)[len(options)], 0
-    if options:
+    is_adapted = ADAPTED in options
+    reasons = KNOWN if is_adapted else (KNOWN, KNOWN_EXPORTED, KNOWN_QUANTISED)[len(options)]
+    failures = 0
+    if options and not is_adapted:
         known = {n: one for n, one in known.items() if one.config()["model_type"] in ARCHITECTURES}
     for name in names or known:
         command = [sys.executable, __file__, *options, name]
@@ -129,13 +143,21 @@ def compare(model: TinyModel, options: Sequence[str]) -> str:
     tolerance = QUANTISED_TOLERANCE if set(options) & TARGETS.keys() else TOLERANCE
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "tiny.gguf"
-        if options:
+        adapter = None
+        if options and ADAPTED not in options:
             mix = Mix.named(options[-1])
             quantise_file(model.write_folder(Path(folder) / "folder"), path, mix)
         else:
             metadata = model.metadata() | tokenizer(model.vocabulary)
             write_gguf(path, metadata, model.tensors())
-        theirs = llama_cpp(path)
+        base = path
+        if ADAPTED in options:
+            adapter, path = path.with_name("adapter.gguf"), path.with_name("merged.gguf")
+            try:
+                merge_adapter(model, base, adapter, path)
+            except UnsupportedModelError as error:
+                return f"the adapter is refused: {error.message}"
+        theirs = llama_cpp(base, adapter)
         with GGUFCheckpoint.open(path) as checkpoint:
             reference, tokens = ReferenceModel(checkpoint), list(TOKENS)
             worst = 0.0
@@ -149,6 +171,25 @@ def compare(model: TinyModel, options: Sequence[str]) -> str:
                 if ours[tokens[-1]] < ours.max() - tolerance:
                     raise SystemExit(f"llama.cpp chose {tokens[-1]}, Heddle {ours.argmax()}")
     return f"{len(theirs)} tokens equal, log probabilities within {worst:.5f}"
+
+
+def merge_adapter(model: TinyModel, base: Path, adapter: Path, target: Path) -> None:
+    """Write an adapter in GGUF to `adapter`, and the merge with the same one of PEFT to `target`.
+
+    It changes matrices of attention and of feed-forward layers.
+    """
+    parts = ("q", "k", "v", "o", "qkv", "gate", "up", "gate_up", "down")
+    ends = tuple(f".{part}_proj" for part in parts)
+    modules = [one for one in modules_of(model) if one.endswith(ends) and "expert" not in one]
+    if not modules or isinstance(model, TinyJoined):
+        raise UnsupportedModelError("the model has no such matrices")
+    changes = changes_of(model, modules=modules)
+    write_gguf_adapter(adapter, model, gguf_tensors(model, changes))
+    named = {
+        model.folder_name(f"{name}.weight").removesuffix(".weight"): both
+        for name, both in changes.items()
+    }
+    merge_files(base, write_peft(base.with_name("adapter"), peft_tensors(named)), target)
 
 
 def tokenizer(vocabulary: int) -> dict[str, object]:
@@ -166,7 +207,7 @@ def tokenizer(vocabulary: int) -> dict[str, object]:
     }
 
 
-def llama_cpp(path: Path) -> list[dict[int, float]]:
+def llama_cpp(path: Path, adapter: Path | None = None) -> list[dict[int, float]]:
     """Log probabilities of all tokens, for each token that llama.cpp generates after TOKENS."""
     parameters = xllamacpp.CommonParams()
     parameters.model.path = str(path)
@@ -174,6 +215,8 @@ def llama_cpp(path: Path) -> list[dict[int, float]]:
     parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = 1
     parameters.cache_type_k = parameters.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
     parameters.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    if adapter is not None:
+        parameters.lora_adapters = [xllamacpp.CommonAdapterLoraInfo(str(adapter), 1.0)]
     server = xllamacpp.Server(parameters)
     body = {"prompt": TOKENS, "n_predict": NEW_TOKENS, "temperature": 0, "n_probs": 1000}
     with httpx.Client(base_url=server.listening_address, trust_env=False, timeout=60) as client:

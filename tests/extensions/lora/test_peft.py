@@ -48,7 +48,9 @@ CONFIGS: dict[str, dict[str, Any]] = {
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("config", CONFIGS)
-def test_merged_matrices_are_those_of_peft(config: str, dtype: str, tmp_path: Path) -> None:
+def test_merged_matrices_are_those_of_peft(
+    config: str, dtype: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     folder = MODEL.write_folder(tmp_path / "base")
     model = transformers.LlamaForCausalLM.from_pretrained(folder)
     model = peft.get_peft_model(model, peft.LoraConfig(task_type="CAUSAL_LM", **CONFIGS[config]))
@@ -76,3 +78,4 @@ def test_merged_matrices_are_those_of_peft(config: str, dtype: str, tmp_path: Pa
                 largest = max(1.0, np.abs(wanted).max())
                 np.testing.assert_allclose(result / largest, wanted / largest, atol=1e-6)
             assert not changes
+    assert "unknown fields" not in caplog.text

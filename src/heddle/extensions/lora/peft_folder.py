@@ -169,7 +169,8 @@ def _weights_in(folder: Path) -> Path:
         raise pickled(folder / PICKLE)
     if not path.is_file():
         raise ModelSourceError(
-            f"{folder} has no {WEIGHTS}; fetch the whole folder", param="adapter"
+            f"{folder} has no {WEIGHTS}; fetch the whole folder ({PICKLE}, a pickle, is not read)",
+            param="adapter",
         )
     return path
 

@@ -26,7 +26,8 @@ _SIMPLE = re.compile(
 )
 """Expressions without repeated or nested groups."""
 _GROUP = re.compile(r"\(([^)]*)\)")
-_LONGEST_PATTERN = 1024
+_LONGEST_PATTERN = 512
+_MOST_PATTERNS = 4096
 _BITS_OF_REPEAT = 6
 _MOST_STEPS = 100_000
 """Most steps that all expressions may take together at one module's name, roughly."""
@@ -43,6 +44,12 @@ class _Patterns:
         given = config.get(field) or {}
         if not isinstance(given, dict):
             raise _wrong(field, "must be an object", given)
+        if len(given) > _MOST_PATTERNS:
+            raise ModelFileError(
+                f"{CONFIG}: {field} has {len(given):,} entries; the most are {_MOST_PATTERNS:,}."
+                " Write one expression for many modules",
+                field=field,
+            )
         for key in given:
             if len(key) > _LONGEST_PATTERN or not _SIMPLE.fullmatch(key):
                 raise _complex(field, key)

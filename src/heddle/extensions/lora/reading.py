@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from heddle.hub_place import HubPlace
     from heddle.weights.checkpoint import Checkpoint
     from heddle.weights.low_rank import LowRank
 
@@ -56,18 +57,21 @@ class AdapterFile:
     label: str
 
 
-def read_adapter(source: str | Path, base: Checkpoint) -> AdapterFile:
+def read_adapter(
+    source: str | Path, base: Checkpoint, place: HubPlace | None = None
+) -> AdapterFile:
     """The changes that an adapter makes in the model `base`.
 
     `source` is a folder as PEFT writes it or the `adapter_model.safetensors` in it, a GGUF file, or
-    the name of a repository of the hub with the files of PEFT, which are fetched.
+    the name of a repository of the hub with the files of PEFT, which are fetched. `place` is the
+    hub and its cache; None: as the variables of `huggingface_hub` say.
 
     Raises:
         ModelSourceError: there is no such adapter, or it cannot be read or fetched.
         ModelFileError: a file is damaged, or does not fit the model.
         UnsupportedModelError: the adapter is of a kind that is not supported.
     """
-    path = _place(source)
+    path = _located(source, place or hub_place())
     with _open(path) as adapter:
         _compare_names(adapter.base_name, path, base)
         if isinstance(adapter, GGUFAdapter):
@@ -103,7 +107,7 @@ def _open(path: Path) -> PeftFolder | GGUFAdapter:
     return PeftFolder(path) if path.is_dir() else GGUFAdapter(path)
 
 
-def _place(source: str | Path) -> Path:
+def _located(source: str | Path, place: HubPlace) -> Path:
     """The folder of PEFT or the GGUF file that a source names. Fetches one of the hub."""
     path = user_path(str(source), "adapter").absolute()
     if path.is_dir():
@@ -118,7 +122,7 @@ def _place(source: str | Path) -> Path:
         )
     if path.is_file():
         return path
-    fetched = _fetched(source) if isinstance(source, str) and not path.exists() else None
+    fetched = _fetched(source, place) if isinstance(source, str) and not path.exists() else None
     if fetched is None:
         raise ModelSourceError(
             f"adapter {str(source)!r}: {path} does not exist or is no file; give a folder with"
@@ -140,14 +144,14 @@ def _checked(folder: Path) -> Path:
     return folder
 
 
-def _fetched(source: str) -> Path | None:
+def _fetched(source: str, place: HubPlace) -> Path | None:
     """The folder of an adapter of the hub; None if `source` is no name of the hub."""
     name = parse(source)
     if name is None:
         return None
     from heddle.weights.hub.source import fetch_some  # its library takes time to import
 
-    folder = fetch_some(name, (CONFIG, WEIGHTS), hub_place(), Silent())
+    folder = fetch_some(name, (CONFIG, WEIGHTS), place, Silent())
     if folder is None:
         raise ModelSourceError(
             f"{name.served} has no {CONFIG} and {WEIGHTS}, or they are not in the cache and nothing"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,6 +13,7 @@ from fake_hub import FakeHub, Repository, fake_hub
 from gguf_writer import Tensor
 from heddle.errors import ModelSourceError
 from heddle.extensions.lora.reading import digest_of, read_adapter
+from heddle.hub_place import hub_place
 from heddle.weights.formats import open_checkpoint
 from heddle.weights.tensor_types import TensorType, dequantize
 from lora_writer import (
@@ -286,6 +288,12 @@ def test_an_adapter_of_the_hub_is_fetched(hub: FakeHub, base: Checkpoint, tmp_pa
     hub.repositories["org/lora"] = Repository.of({**files, "optimizer.pt": b"pickle"})
     assert read_adapter("org/lora", base).digest == found.digest
     assert sorted(hub.fetched()) == ["adapter_config.json", "adapter_model.safetensors"]
+    hub.requests.clear()
+    offline = replace(hub_place(), offline=True)
+    assert read_adapter("hf:org/lora", base, offline).digest == found.digest
+    with pytest.raises(ModelSourceError, match="nothing may be fetched"):
+        read_adapter("org/lora", base, replace(offline, cache=tmp_path / "empty"))
+    assert not hub.requests
 
 
 def test_a_repository_without_an_adapter_is_refused(hub: FakeHub, base: Checkpoint) -> None:
