@@ -23,6 +23,7 @@ from heddle.errors import (
 from heddle.executors.adapting import AdaptingExecutor
 from heddle.extensions.lora.parameters import AdapterChoice, LoraParams
 from heddle.extensions.lora.settings import LoraSettings
+from heddle.hub_place import hub_place
 from heddle.sizes import gigabytes
 from heddle.step import AdapterUse
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from heddle.config import EngineConfig
     from heddle.executors.adapting import Adapter
     from heddle.extensions.lora.reading import AdapterFile
+    from heddle.hub_place import HubPlace
     from heddle.loading.loaded_model import LoadedModel
     from heddle.sampling_params import SamplingParams
 
@@ -81,12 +83,13 @@ class AdapterLibrary:
 
     Attributes:
         memory: most bytes of the adapters of each model.
+        place: of files of the hub.
         has_defaults: whether requests that name no adapters may have some.
     """
 
-    def __init__(self, memory: int) -> None:
-        """No adapters yet."""
-        self.memory = memory
+    def __init__(self, memory: int, place: HubPlace | None = None) -> None:
+        """No adapters yet. `place`: where those of the hub are kept, and whether to fetch them."""
+        self.memory, self.place = memory, place
         self.has_defaults = False
         self._known: dict[str, KnownAdapter] = {}
         self._lock = threading.Lock()
@@ -100,7 +103,7 @@ class AdapterLibrary:
             ConfigError: an entry is not NAME=PATH, or two have one name.
         """
         settings = config.of(LoraSettings)
-        library = cls(settings.lora_memory)
+        library = cls(settings.lora_memory, hub_place(config))
         for entry in settings.lora:
             name, equals, source = entry.partition("=")
             if not equals or not source:
@@ -334,7 +337,7 @@ class ModelAdapters:
         from heddle.weights.formats import open_checkpoint
 
         with open_checkpoint(self._model.info.path, None, family_of) as checkpoint:
-            return read_adapter(known.source, checkpoint)
+            return read_adapter(known.source, checkpoint, self.library.place)
 
     def _check_size(self, one: LoadedAdapter) -> None:
         if one.bytes > self.library.memory:
