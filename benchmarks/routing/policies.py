@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from array import array
 from typing import TYPE_CHECKING, Protocol
 
 from heddle.extensions.ray.routing.choose import Ask, choose
@@ -32,26 +33,24 @@ class Heddle:
     """`routers` ingresses with a view of their own; requests come to them in turn.
 
     Attributes:
-        decisions: how many.
-        seconds, noting: for decisions and for noting what was sent.
+        decisions, noting: seconds of each decision, and of noting what was sent.
     """
 
     def __init__(self, replicas: list[Replica], routers: int = 1) -> None:
         self.fleets = [Fleet() for _ in range(routers)]
         for fleet in self.fleets:
             fleet.update(replica.name for replica in replicas)
-        self.decisions, self.seconds, self.noting = 0, 0.0, 0.0
+        self.decisions, self.noting = array("f"), array("f")
 
     def route(self, talk: Conversation, avoid: tuple[str, ...], now: float) -> str:
-        fleet = self.fleets[self.decisions % len(self.fleets)]
+        fleet = self.fleets[len(self.decisions) % len(self.fleets)]
         ask = Ask(talk.key(), "model", "", talk.client, avoid)
         began = time.perf_counter()
         best = choose(ask, fleet, now)
         chosen = time.perf_counter()
         fleet.sent(best.name, ask.key, now, held=best.held, client=ask.client, delay=best.delay)
-        self.noting += time.perf_counter() - chosen
-        self.seconds += chosen - began
-        self.decisions += 1
+        self.noting.append(time.perf_counter() - chosen)
+        self.decisions.append(chosen - began)
         return best.name
 
     def hear(self, name: str, publication: Publication, now: float) -> None:

@@ -28,6 +28,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from heddle.extensions.ray.routing.published import SLICES, Publisher, read
@@ -291,15 +293,24 @@ def large(replicas: int, requests: int) -> None:
     policy = run.policy
     assert isinstance(policy, Heddle)
     fleet = policy.fleets[0]
-    print(f"{replicas} replicas\n\nrequests  simulated  decision  noting  hashes held  hit rate")
+    print(f"{replicas} replicas\n\n{'':20} decision in us     noting", end="")
+    print("\nrequests  simulated   mean    p99         us hashes held  hit rate")
     for part in range(1, 11):
+        already = len(policy.decisions)
         run.run(requests * part // 10)
         held = sum(len(fleet.held(name)) for name in run.replicas)
-        decision, noting = (s / policy.decisions * 1e6 for s in (policy.seconds, policy.noting))
+        decisions, noting = (
+            1e6 * np.array(one[already:]) for one in (policy.decisions, policy.noting)
+        )
         rate = run.tally.hit / max(1, run.tally.prompt)
-        print(f"{run.routed:8} {run.now:8.0f} s {decision:6.1f} us {noting:4.1f} us", end="")
-        print(f"{held:13}{rate:10.1%}", flush=True)
-    print(f"\na router that learns all of it from publications: {_size(run):.0f} MB")
+        print(f"{run.routed:8} {run.now:8.0f} s {decisions.mean():6.1f}", end="")
+        print(f" {np.percentile(decisions, 99):6.1f} {noting.mean():10.1f}", end="")
+        print(f"{held:12}{rate:10.1%}", flush=True)
+    decisions = 1e6 * np.array(policy.decisions)
+    print(f"\nall decisions: {decisions.mean():.1f} us, p99 {np.percentile(decisions, 99):.1f} us")
+    print(f"a router that learns all of it from publications: {_size(run):.0f} MB")
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+    print(f"peak of this process, with the caches of all simulated replicas: {peak:.1f} GB")
 
 
 def _size(run: Run) -> float:

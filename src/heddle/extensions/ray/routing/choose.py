@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -43,23 +42,15 @@ MOST_OTHERS = 3
 TIE_SECONDS = 0.001
 MOST_WEIGHT = 4.0
 OVER_SHARE, FAIR_SECONDS = 1.5, 0.5
+_FEW = 32  # a loop handles so many slots of a bitmask faster than operations on arrays do
 
 _NO_KEY = Key()
-_MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
 class NoReplicaError(ModelUnavailableError):
     """No replica of the deployment can serve the request now."""
 
     code = "no_replica"
-
-
-class Reason(StrEnum):
-    """Why a replica is the first."""
-
-    PREFIX = "it holds the longest prefix"
-    QUEUE = "replicas with a longer prefix have queues longer than the prefix saves"
-    LEAST = "no replica holds a prefix, and this one is ready first"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,24 +76,22 @@ class Choice(NamedTuple):
 
     Attributes:
         held: hashes of the key that it holds.
-        queue, delay, work: seconds of waiting work, of loading, and of computing the rest.
+        delay: seconds until it has loaded what the request needs.
         others: names, the best first; at most `MOST_OTHERS`.
     """
 
     name: str
-    reason: Reason
     held: int
-    queue: float
     delay: float
-    work: float
     others: tuple[str, ...]
 
 
 def choose(ask: Ask, fleet: Fleet, now: float) -> Choice:
     """The replica of the least cost.
 
-    An operation on arrays of 1,000 replicas takes 1 us, and 2 us with a cold cache. So there are
-    few of them.
+    An operation on arrays of 1,000 replicas takes 1 us. The first of its kind in a decision takes 1
+    to 2 us more, because the work between decisions has replaced its code in the processor's
+    caches. So there are few operations, of few kinds, and loops over a few slots.
 
     Args:
         now: Unix time in seconds.
@@ -112,10 +101,12 @@ def choose(ask: Ask, fleet: Fleet, now: float) -> Choice:
     """
     delays, able = fleet.delays(ask.model, ask.adapter)
     rates, tokens = fleet.seconds_per_token, ask.key.tokens
-    waits = np.maximum(fleet.busy_until - now, 0.0)
-    waits += delays
-    weight = _weight(waits, able)
-    costs = waits + weight * tokens * rates
+    ready = np.maximum(fleet.busy_until, now)  # costs are times: `now` is in all of them
+    ready += delays
+    idle = len((ready <= now).nonzero()[0])
+    weight = min(MOST_WEIGHT, able / idle) if idle else MOST_WEIGHT
+    costs = rates * (weight * tokens)
+    costs += ready
     levels = fleet.match(ask.key.hashes)
     for depth, mask in levels:
         _save(costs, mask, weight * TOKENS[depth], rates)
@@ -127,41 +118,24 @@ def choose(ask: Ask, fleet: Fleet, now: float) -> Choice:
     first = _first(costs, ask, fleet)
     if first is None:
         raise _none(ask, fleet, able)
-    held = next((depth for depth, mask in levels if mask >> first & 1), 0)
-    delay = delays.item(first)
-    return Choice(
-        name=fleet.name(first),
-        reason=_reason(held, levels, costs),
-        held=held,
-        queue=waits.item(first) - delay,
-        delay=delay,
-        work=(tokens - TOKENS[held]) * rates.item(first),
-        others=_others(costs, first, fleet),
-    )
-
-
-def _weight(waits: NDArray[np.float64], able: int) -> float:
-    """How often the work of a request counts: 1 / (1 - utilisation), at most `MOST_WEIGHT`."""
-    idle = len(waits) - int(np.count_nonzero(waits))
-    return min(MOST_WEIGHT, able / idle) if idle else MOST_WEIGHT
+    held = 0
+    for depth, mask in levels:
+        if mask >> first & 1:
+            held = depth
+    return Choice(fleet.names[first], held, delays.item(first), _others(costs, first, fleet))
 
 
 def _save(costs: NDArray[np.float64], mask: int, tokens: float, rates: NDArray[np.float64]) -> None:
     """Lower the costs of the slots of a bitmask, by the time that so many tokens take."""
-    if mask.bit_count() > 8:
-        np.subtract(costs, tokens * rates, out=costs, where=_is_in(mask, len(costs)))
+    if mask.bit_count() > _FEW:
+        data = np.frombuffer(mask.to_bytes((len(costs) + 7) // 8, "little"), np.uint8)
+        is_in = np.unpackbits(data, count=len(costs), bitorder="little").view(np.bool_)
+        np.subtract(costs, tokens * rates, out=costs, where=is_in)
         return
     while mask:
-        lowest = mask & -mask
-        slot = lowest.bit_length() - 1
-        costs[slot] -= tokens * rates.item(slot)
-        mask ^= lowest
-
-
-def _is_in(mask: int, count: int) -> NDArray[np.bool_]:
-    """Whether each slot, of `count` in all, is in a bitmask."""
-    data = np.frombuffer(mask.to_bytes((count + 7) // 8, "little"), np.uint8)
-    return np.unpackbits(data, count=count, bitorder="little").view(np.bool_)
+        slot = mask.bit_length() - 1
+        costs[slot] = costs.item(slot) - tokens * rates.item(slot)
+        mask ^= 1 << slot
 
 
 def _confine(costs: NDArray[np.float64], client: str, fleet: Fleet) -> None:
@@ -169,7 +143,7 @@ def _confine(costs: NDArray[np.float64], client: str, fleet: Fleet) -> None:
     part, clients = fleet.share(client)
     if part * clients <= OVER_SHARE or fleet.backlog(client) <= FAIR_SECONDS:
         return
-    able = np.flatnonzero(costs < math.inf)
+    able = (costs < math.inf).nonzero()[0]
     most = math.ceil(len(able) / clients)
     if most < len(able):
         ranks = _mixed(fleet.ties[able], random_of(client))
@@ -184,7 +158,7 @@ def _first(costs: NDArray[np.float64], ask: Ask, fleet: Fleet) -> int | None:
     least = costs.item(slot)
     if least == math.inf:
         return None
-    tied = np.flatnonzero(costs <= least + TIE_SECONDS)
+    tied = (costs <= least + TIE_SECONDS).nonzero()[0]
     if len(tied) > 1:
         seed = ask.key.hashes[-1] if ask.key.hashes else random_of(ask.client)
         slot = int(tied[_mixed(fleet.ties[tied], seed).argmax()])
@@ -199,24 +173,14 @@ def _others(costs: NDArray[np.float64], first: int, fleet: Fleet) -> tuple[str, 
         slot = int(costs.argmin())
         if costs.item(slot) == math.inf:
             break
-        names.append(fleet.name(slot))
+        names.append(fleet.names[slot])
         costs[slot] = math.inf
     return tuple(names)
 
 
 def _mixed(ties: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:
-    """A random number for each replica and this seed."""
-    return (ties ^ np.uint64(seed)) * _MIX
-
-
-def _reason(held: int, levels: list[tuple[int, int]], costs: NDArray[np.float64]) -> Reason:
-    """Why the first replica, which holds so many hashes, is the first."""
-    for depth, mask in reversed(levels):
-        if depth == held:
-            return Reason.PREFIX
-        if costs[_is_in(mask, len(costs))].min() < math.inf:
-            return Reason.QUEUE
-    return Reason.LEAST
+    """A random number for each replica and this seed. The factor is odd, so no two are equal."""
+    return ties * np.uint64(seed | 1)
 
 
 def _none(ask: Ask, fleet: Fleet, able: int) -> NoReplicaError:

@@ -119,6 +119,7 @@ class Fleet:
     All times are Unix times in seconds, given by the caller.
 
     Attributes:
+        names: for each slot, of the replica that has it or had it last.
         busy_until: for each slot, when the replica has computed all prompts that wait.
         seconds_per_token: for each slot, of a prompt.
         ties: for each slot, a random number that follows from the name.
@@ -126,6 +127,7 @@ class Fleet:
 
     def __init__(self, limits: Limits | None = None) -> None:
         self.limits = limits or Limits()
+        self.names: list[str] = []
         self.busy_until: NDArray[np.float64] = np.zeros(0)
         self.seconds_per_token: NDArray[np.float64] = np.zeros(0)
         self.ties: NDArray[np.uint64] = _NONE
@@ -144,12 +146,6 @@ class Fleet:
 
     def __contains__(self, name: str) -> bool:
         return name in self._replicas
-
-    def name(self, slot: int) -> str:
-        """The replica of a slot that is in use."""
-        replica = self._slots[slot]
-        assert replica is not None
-        return replica.name
 
     def slot(self, name: str) -> int | None:
         """The slot of a replica; None if it is not of this fleet."""
@@ -170,6 +166,7 @@ class Fleet:
             return
         slot = self._free_slot()
         self._slots[slot] = self._replicas[name] = _Replica(name, slot)
+        self.names[slot] = name
         self.busy_until[slot] = 0.0
         self.seconds_per_token[slot] = 1.0 / self.limits.prefill_rate
         self.ties[slot] = random_of(name)
@@ -190,6 +187,7 @@ class Fleet:
         if None in self._slots:
             return self._slots.index(None)
         self._slots.append(None)
+        self.names.append("")
         slot = len(self._bits)
         self._bits.append(1 << slot)
         self.busy_until = np.append(self.busy_until, 0.0)
