@@ -13,8 +13,10 @@ from heddle.engine import Engine
 from heddle.engine.streaming.blocking import Collector
 from heddle.errors import (
     EngineClosedError,
+    EngineFailedError,
     HeddleError,
     ModelNotFoundError,
+    ModelPoisonedError,
     ModelSourceError,
     ModelUnavailableError,
     NoCopyError,
@@ -37,7 +39,7 @@ class Running:
 
     def __init__(self, engine: Engine, step: int) -> None:
         self.executor = cast("FakeExecutor", engine.model.executor)
-        self.arrived, self.go = threading.Event(), threading.Event()
+        self.arrived, self.go, self.fails = threading.Event(), threading.Event(), False
         self.executor.before_step = lambda one: self._hold() if one == step else None
         self.ends = submit_all(engine)
         until(self.arrived.is_set)
@@ -45,6 +47,8 @@ class Running:
     def _hold(self) -> None:
         self.arrived.set()
         until(lambda: self.go.is_set() or self.executor.abandoned)
+        if self.fails:
+            burn()
 
 
 def in_thread(call: Any) -> list[Any]:
@@ -89,6 +93,42 @@ def test_requests_of_an_unloaded_model_go_on_in_its_copy(make, loads, expected, 
     assert loads.executors[1].closed
     assert copy.snapshot().finished[FinishReason.LENGTH] == len(MIXED)
     assert none_left(registry)
+
+
+def test_requests_go_on_in_a_copy_if_their_engine_fails_before_it_leaves_them(
+    make, loads, expected, monkeypatch
+) -> None:
+    registry = make()
+    engine = registry.load("one", name="a")
+    running = Running(engine, 3)
+    registry.load("one", name="b")
+    leave, ended = Engine.leave, threading.Event()
+    engine.thread.when_ended(ended.set)
+
+    def fail_and_leave(engine: Engine, *arguments: Any) -> None:
+        running.fails = True
+        running.go.set()
+        until(ended.is_set)
+        leave(engine, *arguments)
+
+    monkeypatch.setattr(Engine, "leave", fail_and_leave)
+    registry.unload("a", move=True)
+    assert results_of(running.ends) == expected
+    assert none_left(registry)
+
+
+def test_requests_end_if_their_engine_fails_while_it_is_unloaded(make) -> None:
+    registry = make()
+    running = Running(registry.load("one"), 3)
+    running.fails = True
+    done = in_thread(lambda: registry.unload("one"))
+    until(lambda: registry.status()[0].state is ModelState.UNLOADING)
+    running.go.set()
+    for end in running.ends:
+        error = end.wait().error
+        assert isinstance(error, ModelPoisonedError | EngineFailedError)
+        assert "does not go on: the model was unloaded" in error.message
+    until(lambda: bool(done))
 
 
 def test_requests_that_wait_for_a_load_go_on_in_a_copy(make, loads, expected) -> None:
@@ -196,7 +236,8 @@ def test_a_request_gets_no_more_tokens_in_a_larger_engine(make, loads) -> None:
 @pytest.mark.parametrize("fault", ["load fails", "another page format", "a shorter context"])
 def test_a_reload_that_fails_goes_back(make, loads, expected, fault) -> None:
     registry = make()
-    running = Running(registry.load("one"), 3)
+    engine = registry.load("one")
+    running = Running(engine, 3)
     match fault:
         case "load fails":
             loads.errors = [ModelSourceError("the file is gone")]
@@ -205,7 +246,7 @@ def test_a_reload_that_fails_goes_back(make, loads, expected, fault) -> None:
         case "a shorter context":
             loads.contexts = [20]
     done = in_thread(lambda: registry.reload("one", SLOTS))
-    until(lambda: registry.status()[0].state is ModelState.LOADING)
+    until(lambda: engine.closed)
     running.go.set()
     assert results_of(running.ends) == expected
     until(lambda: bool(done))

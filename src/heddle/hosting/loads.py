@@ -238,13 +238,14 @@ class Loads:
         return rescue
 
     def _keep(self, entry: Entry, interrupted: Interrupted) -> bool:
-        """Keep the requests of a model for its next load, if it will be loaded again."""
+        """Keep the requests of a model for its next load or for the thread that unloads it."""
         with self._entries.lock:
             loads = entry.state is ModelState.LOADING and entry.engine is None
-            if self._entries.closed or not (loads or self._recovers(entry)):
+            unloads = entry.state is ModelState.UNLOADING
+            if self._entries.closed or not (loads or unloads or self._recovers(entry)):
                 return False
             entry.interrupted.append(interrupted)
-        _log.warning("%d requests wait until %s is loaded again", interrupted.count, entry.name)
+        _log.warning("%d requests of %s wait for another engine", interrupted.count, entry.name)
         return True
 
     def _recover_later(self, entry: Entry) -> None:

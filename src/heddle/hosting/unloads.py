@@ -51,17 +51,19 @@ class Unloads:
                 raise ModelNotFoundError(f"model {name!r} is not loaded", param="model")
             copy = entries.copy_of(entry) if move else None
             entry.state = ModelState.UNLOADING
-            waiting = entry.take_interrupted() if copy else []
-        if copy is not None:
-            for interrupted in waiting:
-                copy.go_on(interrupted, self._tries)
-        entries.end_interrupted(entry, "the model was unloaded")
         if entry.engine is not None:
             if copy is not None:
                 entry.engine.leave(partial(_hand_over, copy, self._tries))
             else:
                 _end(entry.engine, self._seconds if seconds is None else seconds)
             self.show_former(entry.name, entry.engine)
+        with entries.lock:
+            waiting = entry.take_interrupted()  # of an engine that failed, perhaps meanwhile
+        for interrupted in waiting:
+            if copy is not None:
+                copy.go_on(interrupted, self._tries)
+            else:
+                interrupted.give_up("the model was unloaded")
         with entries.lock:
             entry.state, entry.engine, entry.load = ModelState.UNLOADED, None, None
             if not entry.known:
