@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fake_executor import END, VOCABULARY, FakeExecutor, solo_output
+from fake_loads import until
 from fake_model import PIECES, FakeTokenizer, fake_model, text_of
 from heddle.config import EngineConfig
 from heddle.engine import Engine
@@ -20,6 +21,7 @@ from heddle.engine.streaming.blocking import Collector
 from heddle.errors import (
     ContextLengthError,
     EngineClosedError,
+    EngineFailedError,
     InvalidRequestError,
     OverloadedError,
 )
@@ -29,6 +31,7 @@ from heddle.scheduler.sequence import SlotState
 
 if TYPE_CHECKING:
     from heddle.engine.requests.request import Request
+    from heddle.scheduler.sequence import Sequence
     from heddle.step import StepPlan, StepResult
 
 
@@ -493,7 +496,6 @@ class Recorder(Observer):
 
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
-        self.steps = 0
 
     def on_submit(self) -> None:
         self.calls.append(("submit",))
@@ -514,10 +516,18 @@ class Recorder(Observer):
         assert request.end is not None
         self.calls.append(("finish", *request.end))
 
-    def on_step(self, plan: StepPlan, result: StepResult, seconds: float) -> None:
+    def on_step(
+        self,
+        number: int,
+        plan: StepPlan,
+        result: StepResult,
+        seconds: float,
+        sequences: list[Sequence | None],
+    ) -> None:
         assert seconds > 0
         assert len(plan.chunks) == len(result.sampled)
-        self.steps += 1
+        assert all(sequences[chunk.slot] is not None for chunk in plan.chunks)
+        self.calls.append(("step", number))
 
 
 def test_a_snapshot_counts_steps_and_their_time(start, executor: FakeExecutor) -> None:
@@ -538,9 +548,48 @@ def test_observers_get_all_events_in_order(engine: Engine) -> None:
     engine.thread.observe(recorder)
     engine.complete("hello", params(max_tokens=3, ignore_eos=True))
     finish = ("finish", FinishReason.LENGTH, Usage(5, 3))
-    first = [("submit",), ("start",), ("first",)]
-    assert recorder.calls == [*first, ("token",), ("token",), finish]
-    assert recorder.steps == 3
+    first = [("submit",), ("start",), ("step", 0), ("first",)]
+    assert recorder.calls == [*first, ("step", 1), ("token",), ("step", 2), ("token",), finish]
+
+
+class Steps(Observer):
+    """The numbers of steps, and whether the next one had been submitted."""
+
+    def __init__(self, executor: FakeExecutor) -> None:
+        self._executor = executor
+        self.seen: list[tuple[int, bool]] = []
+
+    def on_step(self, number: int, *_: object) -> None:
+        self.seen.append((number, bool(self._executor.submitted)))
+
+
+def test_observers_hear_of_a_step_beside_the_next_one(start, executor: FakeExecutor) -> None:
+    engine, steps = start(), Steps(executor)
+    engine.thread.observe(steps)
+    engine.complete("hello", params(max_tokens=3, ignore_eos=True))
+    assert steps.seen == [(0, True), (1, True), (2, False)]
+
+
+def test_observers_hear_of_the_step_before_a_failure(start, executor: FakeExecutor) -> None:
+    def fail(step: int) -> None:
+        if step == 2:
+            raise RuntimeError("the step burns")
+
+    engine, steps = start(), Steps(executor)
+    engine.thread.observe(steps)
+    executor.before_submit = fail
+    with pytest.raises(EngineFailedError, match="burns"):
+        engine.complete("hello", params(max_tokens=5, ignore_eos=True))
+    assert steps.seen == [(0, True), (1, False)]
+
+
+def test_observers_hear_of_a_step_after_which_the_engine_waits(start, executor) -> None:
+    engine, steps = start(), Steps(executor)
+    engine.thread.observe(steps)
+    driven = engine.create_sequence(params())
+    driven.decode_prompt([5, 6, 7])
+    until(lambda: bool(steps.seen))
+    assert steps.seen == [(0, False)]
 
 
 def test_observers_hear_of_each_request_that_comes_during_a_step(
@@ -565,7 +614,7 @@ def test_a_failing_observer_is_logged_and_stops_nothing(engine: Engine, caplog) 
     recorder = Recorder()
     engine.thread.observe(recorder)
     assert engine.complete("hello", params(max_tokens=1)).usage.completion_tokens == 1
-    assert len(recorder.calls) == 4
+    assert len(recorder.calls) == 5
     assert "an observer failed in on_finish" in caplog.text
 
 

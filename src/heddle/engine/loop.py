@@ -434,7 +434,8 @@ class EngineLoop:
         seconds = computed_at - self._computes_since
         if step_log.LOG.isEnabledFor(logging.DEBUG):
             step_log.log_step(self.heartbeat.step, plan, seconds)
-        self.delivery.notify("on_step", plan, result, seconds)
+        sequences = list(self.scheduler.slots)  # before some of them end
+        self.delivery.ran = self.heartbeat.step, plan, result, seconds, sequences
         self.heartbeat.step += 1
         self.heartbeat.enter(Phase.DELIVERING)
         with self.gate.lock:

@@ -29,25 +29,26 @@ def chunk(slot: int, tokens: int, guesses: int = 0) -> Chunk:
 
 def test_a_step_tells_right_guesses_from_wrong_ones(engine: Engine) -> None:
     recorder = Recorder()
-    tree, delivery = SimpleNamespace(clock=5), SimpleNamespace(observe=lambda _: None)
-    slots = [SimpleNamespace(id=i, generating=i > 0) for i in range(4)] + [None]
+    tree = SimpleNamespace(clock=5)
     loop: Any = Loop(
-        scheduler=SimpleNamespace(slots=slots),
-        heartbeat=SimpleNamespace(step=41),
         cache=SimpleNamespace(prefixes=SimpleNamespace(tree=tree)),
-        delivery=delivery,
+        delivery=SimpleNamespace(observe=lambda _: None, computed_at=7.5),
     )
     recorder.begin(loop)
-    chunks = (chunk(0, 9), chunk(1, 4, 3), chunk(2, 3, 2), chunk(3, 1), chunk(4, 1))
-    sampled = [Sampled(slot, 1, math.nan) for slot in (0, 1, 1, 1, 2, 3)]
-    recorder.on_step(StepPlan((), chunks), StepResult(tuple(sampled)), 0.25)
+    sequences: list[Any] = [SimpleNamespace(id=i, prompt_tokens=7) for i in range(5)]
+    sequences[4].prompt_tokens = 8  # one is left
+    chunks = (chunk(0, 9), chunk(1, 4, 3), chunk(2, 3, 2), chunk(3, 1), chunk(4, 1), chunk(5, 1))
+    sampled = [Sampled(slot, 1, math.nan) for slot in (0, 1, 1, 1, 2, 3, 4)]
+    plan, result = StepPlan((), chunks), StepResult(tuple(sampled))
+    recorder.on_step(41, plan, result, 0.25, [*sequences, None])
     (step,) = recorder.steps
-    assert (step.number, step.seconds) == (41, 0.25)
+    assert (step.number, step.ended, step.seconds) == (41, 7.5, 0.25)
     assert step.rows == (
         Row(0, 0, 0, 7, 9, 0, 0),
         Row(1, 1, 1, 7, 4, 3, 2),
         Row(2, 2, 1, 7, 3, 2, 0),
         Row(3, 3, 1, 7, 1, 0, 0),
+        Row(4, 4, 0, 7, 1, 0, 0),
     )
     assert recorder.used_at(5) == recorder.used_at(4) == recorder.used_at(6)
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from heddle.engine.observation.activity import Activity, StepComposition, StepKind
     from heddle.engine.observation.slowness import Slowness
     from heddle.engine.requests.request import Request
+    from heddle.scheduler.sequence import Sequence
     from heddle.scheduler.waits import WaitReason
     from heddle.step import StepPlan, StepResult
 
@@ -49,8 +50,19 @@ class Observer:
     def on_finish(self, request: Request) -> None:
         """A request ended. `request.end` says why, and has its usage."""
 
-    def on_step(self, plan: StepPlan, result: StepResult, seconds: float) -> None:
-        """A step has computed for so long. Its result is not applied yet."""
+    def on_step(
+        self,
+        number: int,
+        plan: StepPlan,
+        result: StepResult,
+        seconds: float,
+        sequences: list[Sequence | None],
+    ) -> None:
+        """A step has computed for so long. The next one may compute already.
+
+        The result is applied. Deltas are not sent yet, except those of driven sequences.
+        `sequences` had the slots in the step.
+        """
 
 
 @dataclass(slots=True)

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from heddle.errors import HeddleError
     from heddle.scheduler.outcomes import TokenEvent
     from heddle.scheduler.sequence import Sequence
+    from heddle.step import StepPlan, StepResult
+
+    Ran = tuple[int, StepPlan, StepResult, float, list[Sequence | None]]
 
 _log = logging.getLogger(__name__)
 _starts = logging.getLogger("heddle.requests.start.slot")
@@ -46,6 +49,7 @@ class Delivery:
             the engine thread.
         events: still to be delivered.
         cancelled: cancelled requests whose last delta is still to be sent, and their errors.
+        ran: the last step, of which observers have not heard yet: the arguments of `on_step`.
         computed_at: when the step of the events was collected.
         counters: totals of the engine.
     """
@@ -63,13 +67,14 @@ class Delivery:
         self.requests: dict[int, Request] = {}
         self.events: list[TokenEvent] = []
         self.cancelled: list[tuple[Request, HeddleError | None]] = []
+        self.ran: Ran | None = None
         self.computed_at = 0.0
         self.counters = Counters()
 
     @property
     def pending(self) -> bool:
-        """Whether `deliver` has something to send."""
-        return bool(self.events or self.cancelled)
+        """Whether `deliver` has something to do."""
+        return bool(self.events or self.cancelled or self.ran)
 
     def observe(self, observer: Observer) -> None:
         """Call `observer` from now on. Any thread may call this."""
@@ -90,7 +95,10 @@ class Delivery:
             self.notify("on_start", waited)
 
     def deliver(self) -> None:
-        """Deliver all events of the last step and the ends of cancelled requests."""
+        """Deliver the last step: to observers, to requests, and the ends of cancelled requests."""
+        ran, self.ran = self.ran, None
+        if ran is not None:
+            self.notify("on_step", *ran)
         events, self.events = self.events, []
         self.deliver_tokens(events)
         if self.cancelled:

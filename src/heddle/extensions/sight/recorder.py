@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from heddle.engine.loop import EngineLoop
     from heddle.engine.requests.request import Request
     from heddle.roofline import Limits
+    from heddle.scheduler.sequence import Sequence
     from heddle.step import StepPlan, StepResult
 
 MOST_STEPS = 4096
@@ -116,23 +117,29 @@ class Recorder(Observer):
     def on_finish(self, request: Request) -> None:
         self.ended.append(row_of(request, time.perf_counter()))
 
-    def on_step(self, plan: StepPlan, result: StepResult, seconds: float) -> None:
-        now, loop = time.perf_counter(), self._loop()
+    def on_step(
+        self,
+        number: int,
+        plan: StepPlan,
+        result: StepResult,
+        seconds: float,
+        sequences: list[Sequence | None],
+    ) -> None:
+        loop, sampled = self._loop(), Counter[int]()
         assert loop is not None, "it calls this"
-        slots, sampled = loop.scheduler.slots, Counter[int]()
         if any(chunk.guesses for chunk in plan.chunks):
             sampled.update(one.slot for one in result.sampled if isinstance(one, Sampled))
         rows = []
         for chunk in plan.chunks:
-            sequence = slots[chunk.slot]
+            sequence = sequences[chunk.slot]
             if sequence is None:
                 continue
-            right = max(0, sampled[chunk.slot] - 1) if chunk.guesses else 0
-            decode, tokens = int(sequence.generating), len(chunk.tokens)
-            rows.append(
-                Row(chunk.slot, sequence.id, decode, chunk.start, tokens, chunk.guesses, right)
-            )
-        self.steps.append(Step(loop.heartbeat.step, now, seconds, tuple(rows)))
+            start, tokens, guesses = chunk.start, len(chunk.tokens), chunk.guesses
+            right = max(0, sampled[chunk.slot] - 1) if guesses else 0
+            decodes = tokens - guesses == 1 and chunk.sample and start >= sequence.prompt_tokens
+            rows.append(Row(chunk.slot, sequence.id, int(decodes), start, tokens, guesses, right))
+        now = loop.delivery.computed_at
+        self.steps.append(Step(number, now, seconds, tuple(rows)))
         self._tick = loop.cache.prefixes.tree.clock, now
         if not self._ticks or now - self._ticks[-1][1] >= 1.0:
             self._ticks.append(self._tick)
