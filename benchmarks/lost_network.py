@@ -4,14 +4,17 @@
 
 Each machine is a network namespace of Linux with a link to one bridge. The head has the connections
 of clients, and no replica; each other machine has a replica. A link that is down loses all packets,
-and no connection is reset. Needs root, `ip`, two cores and Ray. It takes three minutes.
+and no connection is reset. Needs root, `ip`, two cores and Ray. It takes four minutes.
 
 1. Streams run, and nothing happens.
 2. The same streams run. The link of a machine goes down: all streams are the same as before, with a
    pause of at most `--silence` seconds and the time to compute again.
 3. The link goes up again, and the machine's replica answers again.
 4. The links of all machines with replicas go down: each stream ends with the error `replica_lost`,
-   and so does a request that comes then.
+   and so does a request that comes then. If Ray has placed the ingress on one of these machines,
+   streams break off instead, when Ray gives that machine up.
+5. The links go up. Ray has given these machines up and ends there. When it is started there again,
+   as a supervisor would do it, both replicas answer again.
 """
 
 from __future__ import annotations
@@ -142,19 +145,23 @@ def until(is_so: Callable[[], bool], what: str) -> float:
 
 
 @contextmanager
-def cluster(folder: Path) -> Iterator[None]:
-    """Ray on all machines."""
+def cluster(folder: Path) -> Iterator[Callable[[str], None]]:
+    """Ray on all machines. Gives the function that starts it on one of them."""
     common = ("--block", "--object-store-memory", "100000000", "--disable-usage-stats")
     with ExitStack() as stack:
         head = f"{ADDRESSES[HEAD]}:6379"
-        for name, address in ADDRESSES.items():
-            own = ("--temp-dir", str(folder / name), "--node-ip-address", address)
+
+        def start(name: str) -> None:
+            own = ("--temp-dir", str(folder / name), "--node-ip-address", ADDRESSES[name])
             role: tuple[str, ...] = ("--address", head, "--num-cpus", "1")
             if name == HEAD:
                 role = ("--head", "--num-cpus", "0", "--include-dashboard", "false")
             stack.enter_context(started(name, folder, *RAY, "start", *role, *own, *common))
-            until(lambda name=name: bool(raylets(name)), f"Ray on {name}")  # type: ignore[misc]
-        yield
+            until(lambda: bool(raylets(name)), f"Ray on {name}")
+
+        for name in ADDRESSES:
+            start(name)
+        yield start
 
 
 def raylets(machine: str) -> list[int]:
@@ -248,8 +255,8 @@ def replicas_that_tell(url: str) -> float:
     return float(lines[0].split()[1]) if lines else 0.0
 
 
-def run(url: str) -> None:
-    """Ask, and cut links."""
+def run(url: str, start: Callable[[str], None]) -> None:
+    """Ask, cut links, and start Ray again where it has ended."""
     where = {name: (processes(name, REPLICA), processes(name, INGRESS)) for name in ADDRESSES}
     print("replicas and ingresses:", {name: tuple(map(len, one)) for name, one in where.items()})
     victim = next(one for one in reversed(MACHINES) if not where[one][1])
@@ -270,6 +277,15 @@ def run(url: str) -> None:
 
     asyncio.run(ask_late())
     print(f"a request that comes then: {late.error or 'no error'} after {late.seconds:.1f} s")
+    mend(*MACHINES)
+    took = until(lambda: not any(map(raylets, MACHINES)), "the end of Ray on the machines")
+    print(f"links up: Ray has ended on the machines after {took:.1f} s", flush=True)
+    begun = time.monotonic()
+    for name in MACHINES:
+        start(name)
+    until(lambda: replicas_that_tell(url) == len(MACHINES), "both replicas")
+    print(f"Ray started there: both replicas answer after {time.monotonic() - begun:.1f} s")
+    tell("after that", asyncio.run(ask_all(url)), calm)
 
 
 def main() -> None:
@@ -283,13 +299,13 @@ def main() -> None:
     )
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # or the network would stay
     os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-    with tempfile.TemporaryDirectory() as name, network(), cluster(Path(name)):
+    with tempfile.TemporaryDirectory() as name, network(), cluster(Path(name)) as start:
         command = (sys.executable, "-W", "ignore", "-m", "heddle", "deploy", *settings)
         begun = time.monotonic()
         where = ["ip", "netns", "exec", HEAD, *command]
         subprocess.run(where, check=True, timeout=PATIENCE)
         print(f"deployed after {time.monotonic() - begun:.1f} s", flush=True)
-        run(f"http://{ADDRESSES[HEAD]}:{PORT}")
+        run(f"http://{ADDRESSES[HEAD]}:{PORT}", start)
 
 
 if __name__ == "__main__":
