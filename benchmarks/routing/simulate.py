@@ -40,6 +40,8 @@ from routing.traffic import Conversation, Talkers, Traffic
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from numpy.typing import NDArray
+
 PERIOD, LAG, DETECTED = 1.0, 0.25, 1.0
 
 
@@ -293,8 +295,8 @@ def large(replicas: int, requests: int) -> None:
     policy = run.policy
     assert isinstance(policy, Heddle)
     fleet = policy.fleets[0]
-    print(f"{replicas} replicas\n\n{'':20} decision in us     noting", end="")
-    print("\nrequests  simulated   mean    p99         us hashes held  hit rate")
+    print(f"{replicas} replicas\n\n{'':20}    decision in us    noting", end="")
+    print("\nrequests  simulated   mean median    p99     us  hashes held  hit rate")
     for part in range(1, 11):
         already = len(policy.decisions)
         run.run(requests * part // 10)
@@ -303,14 +305,17 @@ def large(replicas: int, requests: int) -> None:
             1e6 * np.array(one[already:]) for one in (policy.decisions, policy.noting)
         )
         rate = run.tally.hit / max(1, run.tally.prompt)
-        print(f"{run.routed:8} {run.now:8.0f} s {decisions.mean():6.1f}", end="")
-        print(f" {np.percentile(decisions, 99):6.1f} {noting.mean():10.1f}", end="")
-        print(f"{held:12}{rate:10.1%}", flush=True)
-    decisions = 1e6 * np.array(policy.decisions)
-    print(f"\nall decisions: {decisions.mean():.1f} us, p99 {np.percentile(decisions, 99):.1f} us")
+        print(f"{run.routed:8} {run.now:8.0f} s {_times(decisions)} {noting.mean():6.1f}", end="")
+        print(f"{held:13}{rate:10.1%}", flush=True)
+    print(f"{'in all':19} {_times(1e6 * np.array(policy.decisions))}\n")
     print(f"a router that learns all of it from publications: {_size(run):.0f} MB")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     print(f"peak of this process, with the caches of all simulated replicas: {peak:.1f} GB")
+
+
+def _times(times: NDArray[np.float64]) -> str:
+    """Mean, median and 99th percentile."""
+    return f"{times.mean():6.1f} {np.median(times):6.1f} {np.percentile(times, 99):6.1f}"
 
 
 def _size(run: Run) -> float:
