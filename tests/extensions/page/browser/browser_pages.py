@@ -26,6 +26,7 @@ TEMPLATE = (
     "{% for message in messages %}<{{ message.role }}>{{ message.content }}{% endfor %}"
     "{% if add_generation_prompt %}<assistant>{% endif %}{# <think> </think> #}"
 )
+CALL = '<tool_call>{"name": "add", "arguments": {"a": 3, "b": 4}}</tool_call>'
 
 
 class Speaker:
@@ -48,6 +49,20 @@ class Speaker:
     def says(self, *answers: str) -> None:
         """Set the texts that the model says from now on, by the seed."""
         self.executor.answers = answers
+
+    def pauses_after(self, steps: int) -> None:
+        """Hold the model when it has computed so many steps more."""
+        compute, left = self.executor._compute, steps
+
+        def counted(plan: Any) -> Any:
+            nonlocal left
+            result, left = compute(plan), left - 1
+            if not left:
+                self.executor.gate.clear()
+                self.executor._compute = compute  # type: ignore[method-assign]
+            return result
+
+        self.executor._compute = counted  # type: ignore[method-assign]
 
     def says_in_turn(self, *answers: str) -> None:
         """Set the texts of the next answers, one after the other."""
@@ -120,6 +135,26 @@ def send(page: Page, text: str) -> None:
 def answer(page: Page) -> Any:
     """The last answer."""
     return page.locator(".from-model").last
+
+
+def define(page: Page, code: str, name: str = "add") -> None:
+    """Define a function with this code."""
+    page.get_by_text("Functions", exact=True).click()
+    page.get_by_role("button", name="Add a function").click()
+    page.get_by_label("Name", exact=True).fill(name)
+    page.get_by_label("JavaScript").fill(code)
+    page.get_by_role("button", name="Save").click()
+
+
+def reload(page: Page) -> None:
+    """Load the page again when all that it saves is on disk."""
+    page.evaluate(
+        """async () => {
+            const { Store } = await import('/page/js/store.js');
+            await (await Store.open()).conversations();
+        }"""
+    )
+    page.reload()
 
 
 def violations(axe: Any, page: Page) -> list[Any]:

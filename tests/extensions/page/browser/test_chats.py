@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("playwright")
 
-from browser_pages import answer, opened, send, speaking
+from browser_pages import CALL, answer, define, opened, reload, send, speaking
 from playwright.sync_api import expect
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def test_an_answer_streams_and_is_rendered(page: Page, server: Speaker) -> None:
     expect(answer(page).locator(".figures")).to_contain_text("tokens")
     expect(page.locator("#live")).to_contain_text("Some *words*")
     assert server.prompt == "<user>hello<assistant>"
-    page.reload()
+    reload(page)
     expect(answer(page).locator("em")).to_have_text("words")
 
 
@@ -41,10 +41,12 @@ def test_an_answer_is_shown_before_its_end_and_stops(page: Page, server: Speaker
     server.executor.gate.clear()
     send(page, "hello")
     expect(page.locator(".running.waiting")).to_have_count(1)
+    server.pauses_after(40)
     server.executor.gate.set()
     expect(answer(page)).to_contain_text("The beginning.")
     page.keyboard.press("Escape")
     expect(answer(page)).to_contain_text("Stopped.")
+    server.executor.gate.set()
     expect(page.get_by_role("button", name="Send", exact=True)).to_be_visible()
     text = answer(page).locator(".text").inner_text()
     page.get_by_role("button", name="Continue").click()
@@ -71,7 +73,7 @@ def test_branches(page: Page, server: Speaker) -> None:
     assert server.prompt == "<user>other<assistant>"
     page.locator(".from-user").get_by_role("button", name="Branch before").click()
     expect(page.locator(".from-user")).to_contain_text("one")
-    page.reload()
+    reload(page)
     expect(page.locator(".from-user")).to_contain_text("one")
 
 
@@ -129,17 +131,6 @@ def test_two_answers_side_by_side(page: Page, server: Speaker) -> None:
     expect(page.locator(".from-model")).to_have_count(3)
     expect(answer(page).locator(".figures")).to_be_visible()
     assert server.prompt == "<user>hello<assistant>right<user>more<assistant>"
-
-
-CALL = '<tool_call>{"name": "add", "arguments": {"a": 3, "b": 4}}</tool_call>'
-
-
-def define(page: Page, code: str) -> None:
-    """Define a function with this code."""
-    page.get_by_text("Functions", exact=True).click()
-    page.get_by_role("button", name="Add a function").click()
-    page.get_by_label("JavaScript").fill(code)
-    page.get_by_role("button", name="Save").click()
 
 
 def test_a_function_runs_in_the_sandbox(page: Page, server: Speaker) -> None:

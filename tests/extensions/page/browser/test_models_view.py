@@ -88,7 +88,9 @@ def test_unload_and_reload_ask_first(models: Page) -> None:
     dialog.get_by_role("button", name="Reload").click()
     expect(card).to_contain_text("Loaded again.")
     card.get_by_role("button", name="Reload").click()
+    expect(dialog).to_be_visible()
     models.keyboard.press("Escape")
+    expect(dialog).to_have_count(0)
     assert reloads == [{"model": name, "pin_threads": False}]
 
 

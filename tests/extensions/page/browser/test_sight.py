@@ -37,7 +37,7 @@ def put(page: Page, content: str) -> None:
             const [conversation] = await store.conversations();
             const messages = await store.messages(conversation.id);
             const last = messages.at(-1);
-            await store.saveMessages([{ ...last, content }]);
+            await store.save(conversation.id, {}, [{ ...last, content }]);
         }""",
         content,
     )

@@ -19,6 +19,8 @@ import { VIEWS } from './views.js';
  * @property {Health} health
  * @property {(text: string) => void} announce Tells screen readers.
  * @property {(route: string) => void} go Shows another route, such as `chat/ID`.
+ * @property {(route: string) => void} named Names what is shown in the address, unless the user has
+ *   just asked for something else.
  * @property {() => string} rest The route behind the view's name.
  */
 
@@ -46,11 +48,13 @@ async function start() {
     go: (route) => {
       location.hash = `#/${route}`;
     },
+    named: (route) => router.name(route),
     rest: () => routeOf().rest,
   };
+  const router = new Router(app);
   fillBar(app);
   addShortcuts(app);
-  new Router(app).start();
+  router.start();
   await models.refresh().catch((error) => error.isLoss || tell('No models', error.message));
 }
 
@@ -100,20 +104,33 @@ class Router {
     this._app = app;
     this._root = document.getElementById('main');
     this._shown = null;
+    this._seen = '';
     this._unmount = () => {};
   }
 
+  /** @param {string} route What is shown now. */
+  name(route) {
+    if (location.hash !== this._seen) return; // the event of a link that was just clicked is to come
+    this._seen = `#/${route}`;
+    if (location.hash !== this._seen) history.replaceState(null, '', this._seen);
+  }
+
   start() {
-    addEventListener('hashchange', () => this._show());
-    this._show();
+    const show = () => this._show().catch((error) => tell('The view cannot be loaded', error.message));
+    addEventListener('hashchange', show);
+    show();
   }
 
   async _show() {
+    this._seen = location.hash;
     const { name } = routeOf();
     const view = VIEWS.find((one) => one.name === name) ?? VIEWS[0];
     if (this._shown === view) return;
     this._shown = view;
-    const { mount } = await view.load();
+    const { mount } = await view.load().catch((error) => {
+      if (this._shown === view) this._shown = null;
+      throw error;
+    });
     if (this._shown !== view) return;
     this._unmount();
     this._root.replaceChildren();

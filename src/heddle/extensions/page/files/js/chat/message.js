@@ -40,7 +40,7 @@ export class MessageView {
   /** Show the text as it is now. Called often. */
   updateText() {
     const { content, reasoning } = this._message;
-    if (reasoning) this._showThoughts(reasoning);
+    if (reasoning || this._thoughts) this._showThoughts(reasoning ?? '');
     this._text.show(content, !this._isRunning);
     this.node.classList.toggle('running', this._isRunning);
     this.node.classList.toggle('waiting', this._isRunning && !content && !reasoning);
@@ -121,7 +121,7 @@ export class MessageView {
     if (message.tokens?.length) buttons.push(this._tokensButton());
     if (pairOf(session.messages, message).length > 1 && session.conversation.head !== message.id) {
       buttons.push(
-        button('Go on with this one', () => session.show(message.id), { kind: 'small' }),
+        button('Go on with this one', () => session.choose(message), { kind: 'small' }),
       );
     }
     return buttons;
