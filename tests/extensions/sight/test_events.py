@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import httpx
 
+from fake_loads import until
 from heddle.extensions.sight import viewers
 from heddle.extensions.sight.frames import Sight
-from heddle.extensions.sight.recorder import Row, Step
+from heddle.extensions.sight.recorder import Recorder, Row, Step
 from heddle.extensions.sight.viewers import Viewer, Viewers
+from heddle.sampling_params import SamplingParams
 from patience import PATIENCE
 
 if TYPE_CHECKING:
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
     import pytest
 
+    from fake_executor import FakeExecutor
     from fake_server import Running
     from heddle.engine import Engine
 
@@ -145,6 +148,22 @@ def test_a_server_without_sight_says_so(serve: Callable[..., Running]) -> None:
         refused = server.get(path)
         assert refused.status_code == 501
         assert "--no-sight" in refused.json()["error"]["message"]
+
+
+def test_requests_that_arrive_during_a_step_wait(start: Callable[..., Engine]) -> None:
+    engine = start(slots=1)
+    recorder, executor = Recorder(), cast("FakeExecutor", engine.model.executor)
+    engine.thread.call(recorder.begin)
+    executor.gate.clear()
+    tickets = [engine.submit("hello", SamplingParams(), lambda _: None) for _ in range(3)]
+    try:
+        until(lambda: recorder.requests()[0].slot >= 0)
+        states = [one.state for one in recorder.requests()]
+    finally:
+        executor.gate.set()
+        for ticket in tickets:
+            ticket.cancel()
+    assert states == ["prefill", "waiting", "waiting"]
 
 
 def test_a_model_that_is_loaded_again_is_told(start: Callable[..., Engine]) -> None:

@@ -41,7 +41,7 @@ def test_an_answer_is_shown_before_its_end_and_stops(page: Page, server: Speaker
     server.executor.gate.clear()
     send(page, "hello")
     expect(page.locator(".running.waiting")).to_have_count(1)
-    server.pauses_after(40)
+    server.pauses_after(20)
     server.executor.gate.set()
     expect(answer(page)).to_contain_text("The beginning.")
     page.keyboard.press("Escape")
@@ -283,7 +283,7 @@ def test_a_server_stops(browser: Browser) -> None:
         server.stop()
         expect(answer(page)).to_contain_text("closed before the request finished")
         expect(page.locator("#banner")).to_be_visible()
-        expect(page.get_by_role("button", name="Continue")).to_be_visible()
+        expect(page.get_by_role("button", name="Begin again")).to_be_visible()
 
 
 @contextmanager
@@ -323,6 +323,67 @@ def test_a_server_dies_and_comes_back(browser: Browser, model_path: Path) -> Non
             page.keyboard.press("Escape")
             expect(answer(page)).to_contain_text("Stopped.")
             assert len(answer(page).locator(".text").inner_text()) >= len(text)
+
+
+def test_an_answer_that_was_stopped_in_its_reasoning_begins_again(
+    page: Page, server: Speaker
+) -> None:
+    server.says("<think>but what would that mean?</think>yes")
+    server.pauses_after(12)
+    send(page, "hello")
+    expect(page.locator("details.reasoning")).to_be_visible()
+    page.keyboard.press("Escape")
+    server.executor.gate.set()
+    expect(answer(page)).to_contain_text("Stopped. It ended within its reasoning")
+    expect(page.get_by_role("button", name="Continue")).to_have_count(0)
+    page.get_by_role("button", name="Begin again").click()
+    expect(answer(page)).to_contain_text("yes")
+
+
+def test_a_refused_key_is_asked_for_on_demand(browser: Browser) -> None:
+    with (
+        speaking(api_key=("right",)) as server,
+        opened(browser, f"{server.url}/#/sight") as page,
+    ):
+        expect(page.get_by_role("dialog")).to_be_visible()
+        page.get_by_role("button", name="Cancel").click()
+        expect(page.locator(".sight > .problem")).to_contain_text("key")
+        page.get_by_role("button", name="Give a key").click()
+        page.get_by_label("API key").fill("right")
+        page.get_by_role("button", name="OK").click()
+        expect(page.get_by_label("Memory", exact=True)).to_contain_text("free cache")
+        expect(page.locator(".sight > .problem")).to_be_empty()
+        expect(page.get_by_role("button", name="Give a key")).to_be_hidden()
+        expect(page.locator(".model select")).to_have_value("fake")
+
+
+def test_only_actions_ask_again_for_a_refused_key(browser: Browser) -> None:
+    with speaking(api_key=("right",)) as server, opened(browser, server.url) as page:
+        found = page.evaluate(
+            """async () => {
+                const { Api } = await import('/page/js/api.js');
+                const gives = [null, null, 'right'];
+                const asked = [];
+                const api = new Api(async () => {
+                    asked.push(asked.length);
+                    return gives[asked.length - 1];
+                });
+                const status = (...request) =>
+                    api.json(...request).then(() => 200, (error) => error.status);
+                const list = ['/v1/models'];
+                const texts = { method: 'POST', body: { texts: [] }, isQuiet: true };
+                const load = { method: 'POST', body: { model: '/none.gguf' } };
+                const statuses = [await status(...list), await status(...list)];
+                statuses.push(await status('/page/markdown', texts));
+                const quiet = asked.length;
+                statuses.push(await status('/v1/models/unload', load));
+                statuses.push(await status('/v1/models/unload', load));
+                statuses.push(await status(...list));
+                return [statuses, quiet, asked.length];
+            }"""
+        )
+    assert found == [[401, 401, 401, 401, found[0][4], 200], 1, 3]
+    assert found[0][4] != 401
 
 
 def test_a_key_is_asked_for_and_kept_in_the_tab(browser: Browser) -> None:

@@ -211,7 +211,7 @@ def test_a_function_runs_until_it_is_stopped(page: Page, server: Speaker) -> Non
     expect(page.get_by_role("button", name="Stop", exact=True)).to_be_visible()
     page.get_by_role("button", name="Stop", exact=True).click()
     expect(answer(page)).to_contain_text("Stopped.")
-    page.get_by_role("button", name="Continue").click()
+    page.get_by_role("button", name="Begin again").click()
     expect(answer(page)).to_contain_text("yes")
     expect(page.locator(".card")).to_have_count(0)
 
@@ -221,7 +221,9 @@ SESSION = """
     const { Failure } = await load('api');
     const call = (...pieces) => pieces.map((text, place) => ({
         choices: [{
-            delta: { tool_calls: [{ index: 0, id: 'c', function: place ? { arguments: text } : { name: text } }] },
+            delta: { tool_calls: [
+                { index: 0, id: 'c', function: place ? { arguments: text } : { name: text } },
+            ] },
             finish_reason: place === pieces.length - 1 ? 'tool_calls' : null,
         }],
     }));
@@ -278,7 +280,8 @@ def test_another_branch_stays_while_a_function_runs(page: Page) -> None:
         page,
         SESSION
         + """
-        says.push([{ choices: [{ delta: { content: 'yes' }, finish_reason: 'stop' }] }], call('add', '{}'));
+        const text = { choices: [{ delta: { content: 'yes' }, finish_reason: 'stop' }] };
+        says.push([text], call('add', '{}'));
         await session.send('hello');
         const first = session.path.at(-1);
         const again = session.regenerate(first);
@@ -413,7 +416,8 @@ def test_the_newest_list_of_models_and_tables_wins(page: Page) -> None:
         asked[2].resolve({ data: [{ name: 'old', models: [] }] });
         await turn();
         close();
-        return [root.querySelectorAll('.model-card').length, pane.node.querySelectorAll('.engram').length];
+        const count = (node, what) => node.querySelectorAll(what).length;
+        return [count(root, '.model-card'), count(pane.node, '.engram')];
         """,
     )
     assert found == [1, 0]

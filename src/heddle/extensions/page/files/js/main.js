@@ -36,6 +36,7 @@ async function start() {
     models.refresh().catch(() => {});
   });
   api.onDoubt = () => health.suspect();
+  api.addEventListener('key', () => models.refresh().catch(() => {}));
   const app = {
     api,
     store,
@@ -55,7 +56,9 @@ async function start() {
   fillBar(app);
   addShortcuts(app);
   router.start();
-  await models.refresh().catch((error) => error.isLoss || tell('No models', error.message));
+  await models.refresh().catch((error) => {
+    if (!error.isLoss && error.status !== 401) tell('No models', error.message);
+  });
 }
 
 function fillBar(app) {
@@ -76,6 +79,7 @@ function fillBar(app) {
       ),
       el('nav.views', { 'aria-label': 'Views' }, ...links),
       modelField(app.models),
+      keyButton(app.api),
       help,
     );
 }
@@ -87,6 +91,15 @@ function modelField(models) {
     select.value = models.chosen;
   });
   return el('label.model', {}, el('span.unseen', {}, 'Model'), select);
+}
+
+/** A button that asks for the key that the user did not give. */
+function keyButton(api) {
+  const ask = () => api.askForKey('The server answers requests with a key only.');
+  const node = button('Give a key', ask, { kind: 'small', props: { hidden: true } });
+  api.addEventListener('key', () => (node.hidden = true));
+  api.addEventListener('refused', () => (node.hidden = false));
+  return node;
 }
 
 function addShortcuts(app) {

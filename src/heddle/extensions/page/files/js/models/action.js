@@ -43,13 +43,13 @@ export class Outcome {
     } catch (error) {
       if (!isLatest()) return false;
       this.tell(error.message, 'problem');
+      this._trouble = error.message;
       this._other.hidden = !error.message.includes(LACKS_ADMIN);
       return false;
     }
   }
 
-  _again() {
-    this._app.api.forgetKey();
-    this._run?.();
+  async _again() {
+    if (await this._app.api.askForKey(this._trouble)) this._run?.();
   }
 }
