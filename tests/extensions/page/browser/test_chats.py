@@ -10,11 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
-
-pytest.importorskip("playwright")
-
-from browser_pages import CALL, answer, define, opened, reload, send, speaking
-from playwright.sync_api import expect
+from browser_pages import CALL, answer, define, expect, opened, reload, send, speaking
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

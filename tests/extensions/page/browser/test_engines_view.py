@@ -9,13 +9,9 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
-pytest.importorskip("playwright")
-
 import httpx
-from browser_pages import opened, speaking, violations
-from playwright.sync_api import expect
+import pytest
+from browser_pages import expect, opened, speaking, violations
 
 from patience import PATIENCE
 

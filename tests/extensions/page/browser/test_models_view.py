@@ -6,11 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
-pytest.importorskip("playwright")
-
-from browser_pages import opened, speaking, violations
-from playwright.sync_api import expect
+from browser_pages import expect, opened, speaking, violations
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,11 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
-pytest.importorskip("playwright")
-
-from browser_pages import CALL, answer, define, reload, send
-from playwright.sync_api import expect
+from browser_pages import CALL, answer, define, expect, reload, send
 
 from patience import PATIENCE
 
