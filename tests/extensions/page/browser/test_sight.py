@@ -63,6 +63,12 @@ def test_a_hostile_answer_does_nothing(page: Page, server: Speaker) -> None:
     expect(text.locator(".image")).to_contain_text("https://evil.example/p.png")
 
 
+def test_a_click_after_a_parameter_does_not_miss(page: Page) -> None:
+    page.get_by_label("seed").fill("4")
+    page.get_by_text("Tokens", exact=True).click()
+    expect(page.get_by_label("Keep probabilities")).to_be_visible()
+
+
 def test_only_known_elements_are_inserted(page: Page) -> None:
     """The server's route makes no others; the page does not rely on it."""
     html = "<p onclick='x()' class='a'>one<img src=x></p><iframe></iframe><a href='/'>two</a>"

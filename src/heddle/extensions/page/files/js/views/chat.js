@@ -187,9 +187,9 @@ class ChatView {
     ];
   }
 
-  /** Send a message, unless an answer runs, or the first conversation is not read yet. */
+  /** Send a message, unless the first conversation is not read yet. */
   _send(text) {
-    if (!this._session || this._session.running.size) return false;
+    if (!this._session) return false;
     this._session.send(text);
     return true;
   }
