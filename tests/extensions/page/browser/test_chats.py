@@ -270,6 +270,30 @@ def test_export_and_import(page: Page, server: Speaker, tmp_path: Path) -> None:
     expect(page.get_by_role("dialog")).to_contain_text("form a circle")
 
 
+def test_behind_a_path_prefix(browser: Browser, server: Speaker) -> None:
+    """As with `location /llm/ { proxy_pass http://127.0.0.1:8080/; }` of nginx."""
+    others: list[str] = []
+    with opened(browser, "about:blank") as page:
+        page.context.route(
+            f"{server.url}/llm/**",
+            lambda route: route.continue_(url=route.request.url.replace("/llm/", "/")),
+        )
+        page.on("request", lambda one: others.append(one.url) if "/llm/" not in one.url else None)
+        page.goto(f"{server.url}/llm/")
+        page.wait_for_selector(".parameter")
+        define(page, "({ a, b }) => a + b")
+        server.says_in_turn(CALL, "*seven*")
+        send(page, "add")
+        expect(answer(page).locator("em")).to_have_text("seven")
+        expect(page.locator(".card")).to_contain_text("7")
+        page.get_by_role("link", name="Sight").click()
+        expect(page.get_by_label("Memory", exact=True)).to_contain_text("free cache")
+        page.get_by_role("link", name="Models").click()
+        expect(page.get_by_label("Load a model")).to_be_visible()
+        assert page.evaluate("fetch('health').then((one) => one.status)") == 200
+    assert others == []
+
+
 def test_a_server_stops(browser: Browser) -> None:
     with speaking() as server, opened(browser, server.url) as page:
         server.says("The beginning, " + "and on " * 40)

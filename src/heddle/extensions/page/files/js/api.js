@@ -1,6 +1,7 @@
 // Speaks with the server: requests with the key, and streams of events.
 
-const KEY = 'heddle-key';
+/** The page may be behind a path prefix, where other servers have other keys. */
+const KEY = `heddle-key ${location.pathname}`;
 
 /** An error of the server, or of the way to it. */
 export class Failure extends Error {
@@ -37,7 +38,7 @@ export class Api extends EventTarget {
   /**
    * Send a request, and ask for a key if the server wants one. A user who has given none is asked
    * again only for an action: a request that has a method and is not `isQuiet`.
-   * @param {string} path
+   * @param {string} path From the page's address on, which a proxy may have put behind a prefix.
    * @param {{method?: string, body?: any, signal?: AbortSignal, isQuiet?: boolean}} [options]
    *   The body becomes JSON.
    * @returns {Promise<Response>} A response with a status of success.
@@ -142,7 +143,7 @@ export class Api extends EventTarget {
     if (body !== undefined) headers['content-type'] = 'application/json';
     const text = body === undefined ? undefined : JSON.stringify(body);
     try {
-      return await fetch(path, { method, headers, body: text, signal, credentials: 'omit' });
+      return await fetch(path.slice(1), { method, headers, body: text, signal, credentials: 'omit' });
     } catch (error) {
       throw signal?.aborted ? error : this._lost();
     }

@@ -46,7 +46,7 @@ export class Health {
 /** What is wrong with the server; empty: nothing. */
 async function troubleOf() {
   try {
-    const response = await fetch('/health', { cache: 'no-store', credentials: 'omit' });
+    const response = await fetch('health', { cache: 'no-store', credentials: 'omit' });
     if (response.ok) return '';
     const { status } = await response.json();
     return `The server answers no requests now (${status}). Trying again…`;

@@ -74,7 +74,7 @@ function fillBar(app) {
       el(
         'span.brand',
         {},
-        el('img', { src: '/page/mark.svg', alt: '', width: 22, height: 22 }),
+        el('img', { src: 'page/mark.svg', alt: '', width: 22, height: 22 }),
         el('h1', {}, 'Heddle'),
       ),
       el('nav.views', { 'aria-label': 'Views' }, ...links),

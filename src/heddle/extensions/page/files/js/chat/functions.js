@@ -31,7 +31,7 @@ const EXAMPLE = {
  */
 export function runFunction(definition, call, signal) {
   return new Promise((resolve, reject) => {
-    const worker = new Worker('/page/js/sandbox.js');
+    const worker = new Worker('page/js/sandbox.js');
     const end = (text) => {
       clearTimeout(timer);
       worker.terminate();
