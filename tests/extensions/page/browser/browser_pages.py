@@ -167,3 +167,13 @@ def violations(axe: Any, page: Page) -> list[Any]:
         (one["id"], [node["html"][:120] for node in one["nodes"]][:3], one["nodes"][0]["any"][:1])
         for one in found.response["violations"]
     ]
+
+
+def check_looks(axe: Any, page: Page, view: str) -> None:
+    """Check the rules of axe on a desk, and on a phone in dark, where nothing is too wide."""
+    assert violations(axe, page) == []
+    page.emulate_media(color_scheme="dark")
+    page.set_viewport_size({"width": 390, "height": 800})
+    assert violations(axe, page) == []
+    wide = f"document.querySelector('{view}').scrollWidth - innerWidth"
+    assert page.evaluate(wide) <= 0

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from browser_pages import expect, opened, speaking, violations
+from browser_pages import check_looks, expect, opened, speaking
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -183,9 +183,4 @@ def test_it_fits_a_phone_and_the_rules_of_axe(browser: Browser, server: Speaker)
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     with opened(browser, f"{server.url}/#/models", bypass_csp=True) as page:
         page.get_by_label("Load a model").get_by_text("Settings").click()
-        assert violations(axe, page) == []
-        page.emulate_media(color_scheme="dark")
-        page.set_viewport_size({"width": 390, "height": 800})
-        assert violations(axe, page) == []
-        wide = "document.querySelector('.models').scrollWidth - innerWidth"
-        assert page.evaluate(wide) <= 0
+        check_looks(axe, page, ".models")

@@ -122,10 +122,14 @@ export class Panel {
     const edited = await editFunction(former ?? null);
     if (!edited) return;
     const change = (all) => changed(all, former, edited);
-    functions.splice(0, Infinity, ...(await this._app.store.changePreference('functions', [], change)));
+    const show = (all) => {
+      functions.splice(0, Infinity, ...all);
+      this.showFunctions();
+    };
     if (edited.name && !former) settings.functions.push(edited.name);
+    show(change(functions)); // at once: the next message may need it
     this._session.saveConversation();
-    this.showFunctions();
+    show(await this._app.store.changePreference('functions', [], change));
   }
 }
 
