@@ -199,6 +199,25 @@ def test_a_link_that_was_just_clicked_wins(page: Page, server: Speaker) -> None:
     expect(page.locator(".from-user .text")).to_have_text(["apples"])
 
 
+def test_the_address_of_a_view_that_is_being_loaded_stays(page: Page, server: Speaker) -> None:
+    server.says("yes")
+    send(page, "one")
+    expect(answer(page).locator(".figures")).to_be_visible()
+    page.get_by_role("button", name="Answer again").click()
+    expect(answer(page)).to_contain_text("2 / 2")
+    expect(answer(page).locator(".figures")).to_be_visible()
+    page.evaluate(
+        """async () => {
+            const change = new Promise((resolve) => addEventListener('hashchange', resolve));
+            location.hash = '#/sight';
+            await change;
+            document.querySelector('[aria-label="Branch before"]').click();
+        }"""
+    )
+    expect(page.get_by_label("Memory", exact=True)).to_contain_text("free cache")
+    assert page.url.endswith("#/sight")
+
+
 def test_a_function_runs_until_it_is_stopped(page: Page, server: Speaker) -> None:
     define(page, "() => new Promise(() => {})")
     server.says_in_turn(CALL, "yes")

@@ -124,6 +124,7 @@ class Router {
   /** @param {string} route What is shown now. */
   name(route) {
     if (location.hash !== this._seen) return; // the event of a link that was just clicked is to come
+    if (!route.startsWith(this._shown?.name ?? '')) return; // another view is being loaded
     this._seen = `#/${route}`;
     if (location.hash !== this._seen) history.replaceState(null, '', this._seen);
   }

@@ -62,7 +62,7 @@ class ChatView {
     );
     root.append(this._grid);
     this._removers = this._shortcuts();
-    this._onHash = () => this.open(app.rest());
+    this._onHash = () => location.hash.startsWith('#/chat') && this.open(app.rest());
     addEventListener('hashchange', this._onHash);
   }
 
