@@ -115,7 +115,7 @@ def _set_default(registry: "Registry", name: str | None) -> None:
 
 
 def _place(app: "FastAPI", address: str) -> str:
-    """Where the server is, for the line `ready`: its API, and the route named `page` if it has one."""
+    """The API's address for the line `ready`, and that of the route `page` if there is one."""
     from starlette.routing import NoMatchFound
 
     try:
