@@ -93,7 +93,7 @@ OTHER = "tests/test_rooms.py::test_doors"
             {},
             ("undecided", f"without the fault, {TEST} is failed and passed"),
         ),
-        ({"skipped"}, {}, ("undecided", f"without the fault, {TEST} is skipped")),
+        ({"skipped"}, {}, ("skipped", f"without the fault, {TEST} is skipped")),
         (set(), {}, ("undecided", f"without the fault, {TEST} is not run")),
     ],
 )

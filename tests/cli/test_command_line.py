@@ -19,6 +19,7 @@ import httpx
 import pytest
 
 import templates
+from alone import IS_CORE_ALONE
 from fake_executor import FakeExecutor
 from fake_model import fake_model
 from gguf_writer import Tensor, write_gguf
@@ -453,7 +454,8 @@ def test_serve_says_where_it_is_and_stops_when_told(
     assert lines[1] == "runs on   nothing real"
     assert lines[2].startswith("slots     3 of 512 tokens")
     assert lines[3] == "names     fake; --any-model accepts every model name in a request"
-    assert re.fullmatch(r"ready     http://127\.0\.0\.1:\d+/v1", lines[4])
+    page = "" if IS_CORE_ALONE else r" \(page: http://127\.0\.0\.1:\d+/\)"
+    assert re.fullmatch(rf"ready     http://127\.0\.0\.1:\d+/v1{page}", lines[4])
     assert loaded[0][0] == DEFAULT_MODEL
     assert frozen == [(1, False)]
     assert gc.isenabled()

@@ -80,7 +80,8 @@ def serve(
 
         from heddle.server.http.process import serve as run
 
-        run(app, loaded, server, listener, on_ready=lambda: _announce(loaded, server, address))
+        place = _place(app, address)
+        run(app, loaded, server, listener, on_ready=lambda: _announce(loaded, server, place))
 
 
 def _load(registry: "Registry", names: Sequence[str], config: ServerConfig) -> "FastAPI":
@@ -113,7 +114,18 @@ def _set_default(registry: "Registry", name: str | None) -> None:
     registry.default = name
 
 
-def _announce(registry: "Registry", server: ServerConfig, address: str) -> None:
+def _place(app: "FastAPI", address: str) -> str:
+    """The API's address for the line `ready`, and that of the route `page` if there is one."""
+    from starlette.routing import NoMatchFound
+
+    try:
+        page = app.url_path_for("page")
+    except NoMatchFound:
+        return f"{address}/v1"
+    return f"{address}/v1 (page: {address}{page})"
+
+
+def _announce(registry: "Registry", server: ServerConfig, place: str) -> None:
     for engine in registry.engines.values():
         info, config = engine.model.info, engine.config
         print(
@@ -127,4 +139,4 @@ def _announce(registry: "Registry", server: ServerConfig, address: str) -> None:
     if len(registry.names) == 1 and not server.any_model:
         names = ", ".join((*registry.names, *server.alias))
         print(f"names     {names}; --any-model accepts every model name in a request")
-    print(f"ready     {address}/v1", flush=True)
+    print(f"ready     {place}", flush=True)

@@ -24,7 +24,7 @@ MOST_BYTES = 250_000
 def test_browsers_get_the_page_and_other_clients_do_not(shared: Running) -> None:
     page = shared.get("/", headers=HTML)
     assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
-    assert "/page/js/main.js" in page.text
+    assert 'src="page/js/main.js"' in page.text
     head = httpx.head(shared.url + "/", headers=HTML, timeout=PATIENCE)
     assert head.headers["etag"] == page.headers["etag"]
     assert shared.get("/").text == "Ollama is running"

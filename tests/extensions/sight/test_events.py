@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import httpx
 
+from fake_loads import until
 from heddle.extensions.sight import viewers
 from heddle.extensions.sight.frames import Sight
-from heddle.extensions.sight.recorder import Row, Step
+from heddle.extensions.sight.recorder import Recorder, Row, Step
 from heddle.extensions.sight.viewers import Viewer, Viewers
+from heddle.sampling_params import SamplingParams
 from patience import PATIENCE
 
 if TYPE_CHECKING:
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
     import pytest
 
+    from fake_executor import FakeExecutor
     from fake_server import Running
     from heddle.engine import Engine
 
@@ -147,6 +150,22 @@ def test_a_server_without_sight_says_so(serve: Callable[..., Running]) -> None:
         assert "--no-sight" in refused.json()["error"]["message"]
 
 
+def test_requests_that_arrive_during_a_step_wait(start: Callable[..., Engine]) -> None:
+    engine = start(slots=1)
+    recorder, executor = Recorder(), cast("FakeExecutor", engine.model.executor)
+    engine.thread.call(recorder.begin)
+    executor.gate.clear()
+    tickets = [engine.submit("hello", SamplingParams(), lambda _: None) for _ in range(3)]
+    try:
+        until(lambda: recorder.requests()[0].slot >= 0)
+        states = [one.state for one in recorder.requests()]
+    finally:
+        executor.gate.set()
+        for ticket in tickets:
+            ticket.cancel()
+    assert states == ["prefill", "waiting", "waiting"]
+
+
 def test_a_model_that_is_loaded_again_is_told(start: Callable[..., Engine]) -> None:
     """Its slots may be others, and its steps count anew."""
     former, new = start(slots=2), start(slots=3)
@@ -169,6 +188,29 @@ def test_a_model_that_is_loaded_again_is_told(start: Callable[..., Engine]) -> N
     assert first_one["since"] < second["since"]
 
 
+def test_the_next_viewer_sees_the_last_minute_too(engine: Engine) -> None:
+    registry = SimpleNamespace(engines={"m": engine}, on_loaded=lambda _: None)
+
+    async def steps_of_two() -> list[bytes]:
+        viewers, found = Viewers(registry), []  # type: ignore[arg-type]
+        viewers._record("m", engine)
+        engine.thread.call(lambda _: None)  # it records now
+        engine.complete("hello", SamplingParams(max_tokens=3, ignore_eos=True))
+        for _ in range(2):
+            viewer = Viewer("", admin=True)
+            viewers.add(viewer, lambda: False)
+            viewer.frames.get_nowait()
+            found.append(viewer.frames.get_nowait() or b"")
+            viewers.remove(viewer)
+            assert viewers._task is not None
+            await viewers._task
+        return found
+
+    first_one, second = asyncio.run(steps_of_two())
+    assert first_one.splitlines()[:2] == second.splitlines()[:2]
+    assert first_one.startswith(b"event: steps")
+
+
 async def hello_of(viewer: Viewer) -> Any:
     """The next event `hello`."""
     async with asyncio.timeout(PATIENCE):
@@ -178,7 +220,7 @@ async def hello_of(viewer: Viewer) -> Any:
 
 
 def test_a_viewer_that_reads_slowly_is_told_what_it_lost(engine) -> None:
-    viewer, sight = Viewer("", admin=False), Sight("m", None, None)  # type: ignore[arg-type]
+    viewer, sight = Viewer("", admin=False), Sight("m", engine, Recorder())
     steps = [Step(n, 1.0, 0.001, (Row(0, 0, 1, n, 1, 0, 0),)) for n in range(3)]
     while not viewer.frames.full():
         viewer.show(sight, [], b"x")

@@ -111,6 +111,7 @@ def routes() -> APIRouter:
         router.add_api_route(
             "/" if is_start else f"/page/{file.name}",
             _serving(file),
+            name="page" if is_start else file.name,  # `heddle serve` names the address of `page`
             methods=["GET", "HEAD"],
             include_in_schema=False,
             route_class_override=_ForBrowsers if is_start else OpenRoute,

@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import resource
 import secrets
-from collections import Counter, deque
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from heddle.extensions.sight.recorder import MOST_ENDED, MOST_STEPS
 from heddle.state import PAGE_TOKENS
 
 if TYPE_CHECKING:
+    from collections import deque
     from collections.abc import Hashable, Iterable, Sequence
 
     from heddle.engine import Engine
@@ -39,15 +39,14 @@ class Sight:
 
     def __init__(self, name: str, engine: Engine, recorder: Recorder) -> None:
         self.name, self.engine, self.recorder = name, engine, recorder
-        self.steps: deque[Step] = deque(maxlen=MOST_STEPS)
-        self._ended: deque[RequestRow] = deque(maxlen=MOST_ENDED)
+        self.steps, self._ended = recorder.seen_steps, recorder.seen_ended
         self._seen: dict[int, RequestRow] = {}
 
     def look(self, now: float) -> tuple[list[Step], list[RequestRow]]:
         """The steps since the last look, and the requests that have changed since."""
         steps, ended = _taken(self.recorder.steps), _taken(self.recorder.ended)
-        self.steps += steps
-        self._ended += ended
+        self.steps.extend(steps)
+        self._ended.extend(ended)
         while self.steps and self.steps[0].ended < now - KEPT_SECONDS:
             self.steps.popleft()
         while self._ended and self._ended[0].ended < now - KEPT_SECONDS:

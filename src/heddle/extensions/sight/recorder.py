@@ -86,6 +86,8 @@ class Recorder(Observer):
     Attributes:
         steps, ended: the newest steps and ended requests, the oldest first. The reader takes them
             from the left.
+        seen_steps, seen_ended: those that the reader has taken, for the reader. They stay here, so
+            that the next viewer sees the last minute, too.
         since: when it was made. The engine is a new one if a viewer sees another time.
         first_tokens, gaps: times to first token, and between tokens.
         limits: the peak rates of the machine, if someone has measured them.
@@ -94,6 +96,8 @@ class Recorder(Observer):
     def __init__(self) -> None:
         self.steps: deque[Step] = deque(maxlen=MOST_STEPS)
         self.ended: deque[RequestRow] = deque(maxlen=MOST_ENDED)
+        self.seen_steps: deque[Step] = deque(maxlen=MOST_STEPS)
+        self.seen_ended: deque[RequestRow] = deque(maxlen=MOST_ENDED)
         self.first_tokens, self.gaps = Minute(), Minute()
         self.limits: Limits | None = None
         self._loop: Callable[[], EngineLoop | None] = lambda: None

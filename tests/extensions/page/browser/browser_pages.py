@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,9 @@ from heddle.step import Sampled
 from live_server import live_server
 from patience import PATIENCE
 from talking_model import TalkingExecutor, talking_engine
+
+with suppress(ImportError):  # then the fixture `browser` skips each test
+    from playwright.sync_api import expect  # noqa: F401  for the tests
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,6 +29,7 @@ TEMPLATE = (
     "{% for message in messages %}<{{ message.role }}>{{ message.content }}{% endfor %}"
     "{% if add_generation_prompt %}<assistant>{% endif %}{# <think> </think> #}"
 )
+CALL = '<tool_call>{"name": "add", "arguments": {"a": 3, "b": 4}}</tool_call>'
 
 
 class Speaker:
@@ -48,6 +52,20 @@ class Speaker:
     def says(self, *answers: str) -> None:
         """Set the texts that the model says from now on, by the seed."""
         self.executor.answers = answers
+
+    def pauses_after(self, steps: int) -> None:
+        """Hold the model when it has computed so many steps more."""
+        compute, left = self.executor._compute, steps
+
+        def counted(plan: Any) -> Any:
+            nonlocal left
+            result, left = compute(plan), left - 1
+            if not left:
+                self.executor.gate.clear()
+                self.executor._compute = compute  # type: ignore[method-assign]
+            return result
+
+        self.executor._compute = counted  # type: ignore[method-assign]
 
     def says_in_turn(self, *answers: str) -> None:
         """Set the texts of the next answers, one after the other."""
@@ -122,6 +140,26 @@ def answer(page: Page) -> Any:
     return page.locator(".from-model").last
 
 
+def define(page: Page, code: str, name: str = "add") -> None:
+    """Define a function with this code."""
+    page.get_by_text("Functions", exact=True).click()
+    page.get_by_role("button", name="Add a function").click()
+    page.get_by_label("Name", exact=True).fill(name)
+    page.get_by_label("JavaScript").fill(code)
+    page.get_by_role("button", name="Save").click()
+
+
+def reload(page: Page) -> None:
+    """Load the page again when all that it saves is on disk."""
+    page.evaluate(
+        """async () => {
+            const { Store } = await import('/page/js/store.js');
+            await (await Store.open()).conversations();
+        }"""
+    )
+    page.reload()
+
+
 def violations(axe: Any, page: Page) -> list[Any]:
     found = axe.run(page, options={"runOnly": ["wcag2a", "wcag2aa", "wcag21aa", "best-practice"]})
     assert len(found.response["passes"]) > 20
@@ -129,3 +167,13 @@ def violations(axe: Any, page: Page) -> list[Any]:
         (one["id"], [node["html"][:120] for node in one["nodes"]][:3], one["nodes"][0]["any"][:1])
         for one in found.response["violations"]
     ]
+
+
+def check_looks(axe: Any, page: Page, view: str) -> None:
+    """Check the rules of axe on a desk, and on a phone in dark, where nothing is too wide."""
+    assert violations(axe, page) == []
+    page.emulate_media(color_scheme="dark")
+    page.set_viewport_size({"width": 390, "height": 800})
+    assert violations(axe, page) == []
+    wide = f"document.querySelector('{view}').scrollWidth - innerWidth"
+    assert page.evaluate(wide) <= 0

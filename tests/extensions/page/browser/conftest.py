@@ -22,7 +22,7 @@ ARGS = [
 CHROMIUM = shutil.which("chromium") or ""
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # Playwright's event loop stops asyncio.run() in later modules
 def browser() -> Iterator[Browser]:
     sync_api = pytest.importorskip("playwright.sync_api")
     if not CHROMIUM:
@@ -34,7 +34,7 @@ def browser() -> Iterator[Browser]:
         browser.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def server() -> Iterator[Speaker]:
     with speaking() as speaker:
         yield speaker

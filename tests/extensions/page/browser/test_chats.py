@@ -10,11 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
-
-pytest.importorskip("playwright")
-
-from browser_pages import answer, opened, send, speaking
-from playwright.sync_api import expect
+from browser_pages import CALL, answer, define, expect, opened, reload, send, speaking
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +28,7 @@ def test_an_answer_streams_and_is_rendered(page: Page, server: Speaker) -> None:
     expect(answer(page).locator(".figures")).to_contain_text("tokens")
     expect(page.locator("#live")).to_contain_text("Some *words*")
     assert server.prompt == "<user>hello<assistant>"
-    page.reload()
+    reload(page)
     expect(answer(page).locator("em")).to_have_text("words")
 
 
@@ -41,10 +37,12 @@ def test_an_answer_is_shown_before_its_end_and_stops(page: Page, server: Speaker
     server.executor.gate.clear()
     send(page, "hello")
     expect(page.locator(".running.waiting")).to_have_count(1)
+    server.pauses_after(20)
     server.executor.gate.set()
     expect(answer(page)).to_contain_text("The beginning.")
     page.keyboard.press("Escape")
     expect(answer(page)).to_contain_text("Stopped.")
+    server.executor.gate.set()
     expect(page.get_by_role("button", name="Send", exact=True)).to_be_visible()
     text = answer(page).locator(".text").inner_text()
     page.get_by_role("button", name="Continue").click()
@@ -71,7 +69,7 @@ def test_branches(page: Page, server: Speaker) -> None:
     assert server.prompt == "<user>other<assistant>"
     page.locator(".from-user").get_by_role("button", name="Branch before").click()
     expect(page.locator(".from-user")).to_contain_text("one")
-    page.reload()
+    reload(page)
     expect(page.locator(".from-user")).to_contain_text("one")
 
 
@@ -129,17 +127,6 @@ def test_two_answers_side_by_side(page: Page, server: Speaker) -> None:
     expect(page.locator(".from-model")).to_have_count(3)
     expect(answer(page).locator(".figures")).to_be_visible()
     assert server.prompt == "<user>hello<assistant>right<user>more<assistant>"
-
-
-CALL = '<tool_call>{"name": "add", "arguments": {"a": 3, "b": 4}}</tool_call>'
-
-
-def define(page: Page, code: str) -> None:
-    """Define a function with this code."""
-    page.get_by_text("Functions", exact=True).click()
-    page.get_by_role("button", name="Add a function").click()
-    page.get_by_label("JavaScript").fill(code)
-    page.get_by_role("button", name="Save").click()
 
 
 def test_a_function_runs_in_the_sandbox(page: Page, server: Speaker) -> None:
@@ -283,6 +270,30 @@ def test_export_and_import(page: Page, server: Speaker, tmp_path: Path) -> None:
     expect(page.get_by_role("dialog")).to_contain_text("form a circle")
 
 
+def test_behind_a_path_prefix(browser: Browser, server: Speaker) -> None:
+    """As with `location /llm/ { proxy_pass http://127.0.0.1:8080/; }` of nginx."""
+    others: list[str] = []
+    with opened(browser, "about:blank") as page:
+        page.context.route(
+            f"{server.url}/llm/**",
+            lambda route: route.continue_(url=route.request.url.replace("/llm/", "/")),
+        )
+        page.on("request", lambda one: others.append(one.url) if "/llm/" not in one.url else None)
+        page.goto(f"{server.url}/llm/")
+        page.wait_for_selector(".parameter")
+        define(page, "({ a, b }) => a + b")
+        server.says_in_turn(CALL, "*seven*")
+        send(page, "add")
+        expect(answer(page).locator("em")).to_have_text("seven")
+        expect(page.locator(".card")).to_contain_text("7")
+        page.get_by_role("link", name="Sight").click()
+        expect(page.get_by_label("Memory", exact=True)).to_contain_text("free cache")
+        page.get_by_role("link", name="Models").click()
+        expect(page.get_by_label("Load a model")).to_be_visible()
+        assert page.evaluate("fetch('health').then((one) => one.status)") == 200
+    assert others == []
+
+
 def test_a_server_stops(browser: Browser) -> None:
     with speaking() as server, opened(browser, server.url) as page:
         server.says("The beginning, " + "and on " * 40)
@@ -292,7 +303,7 @@ def test_a_server_stops(browser: Browser) -> None:
         server.stop()
         expect(answer(page)).to_contain_text("closed before the request finished")
         expect(page.locator("#banner")).to_be_visible()
-        expect(page.get_by_role("button", name="Continue")).to_be_visible()
+        expect(page.get_by_role("button", name="Begin again")).to_be_visible()
 
 
 @contextmanager
@@ -332,6 +343,67 @@ def test_a_server_dies_and_comes_back(browser: Browser, model_path: Path) -> Non
             page.keyboard.press("Escape")
             expect(answer(page)).to_contain_text("Stopped.")
             assert len(answer(page).locator(".text").inner_text()) >= len(text)
+
+
+def test_an_answer_that_was_stopped_in_its_reasoning_begins_again(
+    page: Page, server: Speaker
+) -> None:
+    server.says("<think>but what would that mean?</think>yes")
+    server.pauses_after(12)
+    send(page, "hello")
+    expect(page.locator("details.reasoning")).to_be_visible()
+    page.keyboard.press("Escape")
+    server.executor.gate.set()
+    expect(answer(page)).to_contain_text("Stopped. It ended within its reasoning")
+    expect(page.get_by_role("button", name="Continue")).to_have_count(0)
+    page.get_by_role("button", name="Begin again").click()
+    expect(answer(page)).to_contain_text("yes")
+
+
+def test_a_refused_key_is_asked_for_on_demand(browser: Browser) -> None:
+    with (
+        speaking(api_key=("right",)) as server,
+        opened(browser, f"{server.url}/#/sight") as page,
+    ):
+        expect(page.get_by_role("dialog")).to_be_visible()
+        page.get_by_role("button", name="Cancel").click()
+        expect(page.locator(".sight > .problem")).to_contain_text("key")
+        page.get_by_role("button", name="Give a key").click()
+        page.get_by_label("API key").fill("right")
+        page.get_by_role("button", name="OK").click()
+        expect(page.get_by_label("Memory", exact=True)).to_contain_text("free cache")
+        expect(page.locator(".sight > .problem")).to_be_empty()
+        expect(page.get_by_role("button", name="Give a key")).to_be_hidden()
+        expect(page.locator(".model select")).to_have_value("fake")
+
+
+def test_only_actions_ask_again_for_a_refused_key(browser: Browser) -> None:
+    with speaking(api_key=("right",)) as server, opened(browser, server.url) as page:
+        found = page.evaluate(
+            """async () => {
+                const { Api } = await import('/page/js/api.js');
+                const gives = [null, null, 'right'];
+                const asked = [];
+                const api = new Api(async () => {
+                    asked.push(asked.length);
+                    return gives[asked.length - 1];
+                });
+                const status = (...request) =>
+                    api.json(...request).then(() => 200, (error) => error.status);
+                const list = ['/v1/models'];
+                const texts = { method: 'POST', body: { texts: [] }, isQuiet: true };
+                const load = { method: 'POST', body: { model: '/none.gguf' } };
+                const statuses = [await status(...list), await status(...list)];
+                statuses.push(await status('/page/markdown', texts));
+                const quiet = asked.length;
+                statuses.push(await status('/v1/models/unload', load));
+                statuses.push(await status('/v1/models/unload', load));
+                statuses.push(await status(...list));
+                return [statuses, quiet, asked.length];
+            }"""
+        )
+    assert found == [[401, 401, 401, 401, found[0][4], 200], 1, 3]
+    assert found[0][4] != 401
 
 
 def test_a_key_is_asked_for_and_kept_in_the_tab(browser: Browser) -> None:

@@ -9,13 +9,9 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
-pytest.importorskip("playwright")
-
 import httpx
-from browser_pages import opened, speaking, violations
-from playwright.sync_api import expect
+import pytest
+from browser_pages import check_looks, expect, opened, speaking
 
 from patience import PATIENCE
 
@@ -271,9 +267,4 @@ def test_it_fits_a_phone_and_the_rules_of_axe(browser: Browser, server: Speaker)
         page.goto(f"{server.url}/#/sight")
         page.get_by_text("As a table").click()
         page.locator("table.slots button:visible").first.click()
-        assert violations(axe, page) == []
-        page.emulate_media(color_scheme="dark")
-        page.set_viewport_size({"width": 390, "height": 800})
-        assert violations(axe, page) == []
-        wide = "document.querySelector('.sight').scrollWidth - innerWidth"
-        assert page.evaluate(wide) <= 0
+        check_looks(axe, page, ".sight")

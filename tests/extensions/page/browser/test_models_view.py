@@ -6,11 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
-pytest.importorskip("playwright")
-
-from browser_pages import opened, speaking, violations
-from playwright.sync_api import expect
+from browser_pages import check_looks, expect, opened, speaking
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -88,7 +84,9 @@ def test_unload_and_reload_ask_first(models: Page) -> None:
     dialog.get_by_role("button", name="Reload").click()
     expect(card).to_contain_text("Loaded again.")
     card.get_by_role("button", name="Reload").click()
+    expect(dialog).to_be_visible()
     models.keyboard.press("Escape")
+    expect(dialog).to_have_count(0)
     assert reloads == [{"model": name, "pin_threads": False}]
 
 
@@ -185,9 +183,4 @@ def test_it_fits_a_phone_and_the_rules_of_axe(browser: Browser, server: Speaker)
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     with opened(browser, f"{server.url}/#/models", bypass_csp=True) as page:
         page.get_by_label("Load a model").get_by_text("Settings").click()
-        assert violations(axe, page) == []
-        page.emulate_media(color_scheme="dark")
-        page.set_viewport_size({"width": 390, "height": 800})
-        assert violations(axe, page) == []
-        wide = "document.querySelector('.models').scrollWidth - innerWidth"
-        assert page.evaluate(wide) <= 0
+        check_looks(axe, page, ".models")

@@ -5,11 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
-pytest.importorskip("playwright")
-
-from browser_pages import answer, opened, send, violations
-from playwright.sync_api import expect
+from browser_pages import answer, expect, opened, send, violations
 
 if TYPE_CHECKING:
     from browser_pages import Speaker
@@ -37,7 +33,7 @@ def put(page: Page, content: str) -> None:
             const [conversation] = await store.conversations();
             const messages = await store.messages(conversation.id);
             const last = messages.at(-1);
-            await store.saveMessages([{ ...last, content }]);
+            await store.save(conversation.id, {}, [{ ...last, content }]);
         }""",
         content,
     )
@@ -65,6 +61,28 @@ def test_a_hostile_answer_does_nothing(page: Page, server: Speaker) -> None:
     assert [one for one in requests if not one.startswith(server.url)] == []
     expect(text).to_contain_text("<script>document.title = 'hacked'</script>")
     expect(text.locator(".image")).to_contain_text("https://evil.example/p.png")
+
+
+def test_a_click_after_a_parameter_does_not_miss(page: Page) -> None:
+    page.get_by_label("seed").fill("4")
+    page.get_by_text("Tokens", exact=True).click()
+    expect(page.get_by_label("Keep probabilities")).to_be_visible()
+
+
+def test_only_known_elements_are_inserted(page: Page) -> None:
+    """The server's route makes no others; the page does not rely on it."""
+    html = "<p onclick='x()' class='a'>one<img src=x></p><iframe></iframe><a href='/'>two</a>"
+    found = page.evaluate(
+        """async (html) => {
+            const { render } = await import('/page/js/markdown.js');
+            const [fragment] = await render({ json: async () => ({ html: [html] }) }, ['']);
+            const root = document.createElement('div');
+            root.append(fragment);
+            return root.innerHTML;
+        }""",
+        html,
+    )
+    assert found == '<p class="a">one</p>'
 
 
 def test_a_link_opens_only_after_its_address_is_shown(page: Page, server: Speaker) -> None:

@@ -1,6 +1,7 @@
 // Speaks with the server: requests with the key, and streams of events.
 
-const KEY = 'heddle-key';
+/** The page may be behind a path prefix, where other servers have other keys. */
+const KEY = `heddle-key ${location.pathname}`;
 
 /** An error of the server, or of the way to it. */
 export class Failure extends Error {
@@ -19,20 +20,27 @@ export class Failure extends Error {
   }
 }
 
-/** The server, as the page uses it. The key stays in this tab. */
-export class Api {
-  /** @param {(message: string) => Promise<string|null>} askForKey Asks the user for a key. */
-  constructor(askForKey) {
-    this._askForKey = askForKey;
+/**
+ * The server, as the page uses it. The key stays in this tab. Dispatches `key` when the user has given
+ * one, and `refused` when the user gave none.
+ */
+export class Api extends EventTarget {
+  /** @param {(message: string) => Promise<string|null>} askUser Asks the user for a key. */
+  constructor(askUser) {
+    super();
+    this._askUser = askUser;
     this._asking = null;
+    this._isRefused = false;
     /** Called when the server may be away. */
     this.onDoubt = () => {};
   }
 
   /**
-   * Send a request, and ask for a key if the server wants one.
-   * @param {string} path
-   * @param {{method?: string, body?: any, signal?: AbortSignal}} [options] The body becomes JSON.
+   * Send a request, and ask for a key if the server wants one. A user who has given none is asked
+   * again only for an action: a request that has a method and is not `isQuiet`.
+   * @param {string} path From the page's address on, which a proxy may have put behind a prefix.
+   * @param {{method?: string, body?: any, signal?: AbortSignal, isQuiet?: boolean}} [options]
+   *   The body becomes JSON.
    * @returns {Promise<Response>} A response with a status of success.
    */
   async request(path, options = {}) {
@@ -42,14 +50,15 @@ export class Api {
       if (response.ok) return response;
       const message = await messageOf(response);
       if (response.status !== 401) throw new Failure(message, response.status);
-      if (!(await this._newKey(sent, message))) throw new Failure(message, 401);
+      const isAction = Boolean(options.method) && !options.isQuiet;
+      if (!(await this._newKey(sent, message, isAction))) throw new Failure(message, 401);
     }
   }
 
   /**
    * Send a request, and read its answer as JSON.
    * @param {string} path
-   * @param {{method?: string, body?: any, signal?: AbortSignal}} [options]
+   * @param {{method?: string, body?: any, signal?: AbortSignal, isQuiet?: boolean}} [options]
    * @returns {Promise<any>}
    */
   async json(path, options) {
@@ -134,7 +143,7 @@ export class Api {
     if (body !== undefined) headers['content-type'] = 'application/json';
     const text = body === undefined ? undefined : JSON.stringify(body);
     try {
-      return await fetch(path, { method, headers, body: text, signal, credentials: 'omit' });
+      return await fetch(path.slice(1), { method, headers, body: text, signal, credentials: 'omit' });
     } catch (error) {
       throw signal?.aborted ? error : this._lost();
     }
@@ -145,20 +154,41 @@ export class Api {
     return new Failure('The server does not answer.', 0);
   }
 
-  /** Ask for a key once, however many requests wait for it. */
-  async _newKey(sent, message) {
+  async _newKey(sent, message, isAction) {
     if (sessionStorage.getItem(KEY) !== sent) return true;
-    this._asking ??= this._askForKey(message).finally(() => {
+    return this._isRefused && !isAction ? false : this.askForKey(message);
+  }
+
+  /**
+   * Ask for a key once, however many requests wait for it.
+   * @param {string} message Why.
+   * @returns {Promise<boolean>} Whether the user has given one.
+   */
+  askForKey(message) {
+    this._asking ??= this._ask(message).finally(() => {
       this._asking = null;
     });
-    const key = await this._asking;
+    return this._asking;
+  }
+
+  async _ask(message) {
+    const key = await this._askUser(message);
+    this._isRefused = !key;
     if (key) sessionStorage.setItem(KEY, key);
+    this.dispatchEvent(new Event(key ? 'key' : 'refused'));
     return Boolean(key);
   }
 
-  /** Forget the key of this tab. */
-  forgetKey() {
-    sessionStorage.removeItem(KEY);
+  /**
+   * Wait until the user has given a key.
+   * @param {AbortSignal} signal Ends the waiting, too.
+   * @returns {Promise<void>}
+   */
+  givenKey(signal) {
+    return new Promise((resolve) => {
+      this.addEventListener('key', () => resolve(), { once: true, signal });
+      signal.addEventListener('abort', () => resolve(), { once: true });
+    });
   }
 }
 

@@ -47,6 +47,20 @@ function setProp(node, name, value) {
 }
 
 /**
+ * Give a node other children. Those that stay are not moved, so a field in them keeps the focus.
+ * @param {HTMLElement} parent
+ * @param {Node[]} nodes
+ */
+export function arrange(parent, nodes) {
+  const wanted = new Set(nodes);
+  for (const one of [...parent.childNodes]) if (!wanted.has(one)) one.remove();
+  nodes.forEach((one, place) => {
+    const there = parent.childNodes[place] ?? null;
+    if (there !== one) parent.insertBefore(one, there);
+  });
+}
+
+/**
  * Make an icon, which screen readers skip.
  * @param {string} name One of `ICONS`.
  * @returns {SVGElement}

@@ -1,5 +1,7 @@
 // Watches whether the server answers, and shows a thin banner while it does not.
 
+import { Latest } from './latest.js';
+
 const SOON = 1000;
 const LATER = 15000;
 
@@ -13,6 +15,7 @@ export class Health {
     this._banner = banner;
     this._onReturn = onReturn;
     this.isWell = true;
+    this._checks = new Latest();
     this._timer = setTimeout(() => this._check(), LATER);
   }
 
@@ -24,7 +27,9 @@ export class Health {
 
   async _check() {
     clearTimeout(this._timer);
+    const isLatest = this._checks.begin();
     const trouble = await troubleOf();
+    if (!isLatest()) return;
     this._show(trouble);
     this._timer = setTimeout(() => this._check(), trouble ? SOON : LATER);
   }
@@ -41,7 +46,7 @@ export class Health {
 /** What is wrong with the server; empty: nothing. */
 async function troubleOf() {
   try {
-    const response = await fetch('/health', { cache: 'no-store', credentials: 'omit' });
+    const response = await fetch('health', { cache: 'no-store', credentials: 'omit' });
     if (response.ok) return '';
     const { status } = await response.json();
     return `The server answers no requests now (${status}). Trying again…`;

@@ -19,6 +19,8 @@ import { VIEWS } from './views.js';
  * @property {Health} health
  * @property {(text: string) => void} announce Tells screen readers.
  * @property {(route: string) => void} go Shows another route, such as `chat/ID`.
+ * @property {(route: string) => void} named Names what is shown in the address, unless the user has
+ *   just asked for something else.
  * @property {() => string} rest The route behind the view's name.
  */
 
@@ -34,6 +36,7 @@ async function start() {
     models.refresh().catch(() => {});
   });
   api.onDoubt = () => health.suspect();
+  api.addEventListener('key', () => models.refresh().catch(() => {}));
   const app = {
     api,
     store,
@@ -46,12 +49,16 @@ async function start() {
     go: (route) => {
       location.hash = `#/${route}`;
     },
+    named: (route) => router.name(route),
     rest: () => routeOf().rest,
   };
+  const router = new Router(app);
   fillBar(app);
   addShortcuts(app);
-  new Router(app).start();
-  await models.refresh().catch((error) => error.isLoss || tell('No models', error.message));
+  router.start();
+  await models.refresh().catch((error) => {
+    if (!error.isLoss && error.status !== 401) tell('No models', error.message);
+  });
 }
 
 function fillBar(app) {
@@ -67,11 +74,12 @@ function fillBar(app) {
       el(
         'span.brand',
         {},
-        el('img', { src: '/page/mark.svg', alt: '', width: 22, height: 22 }),
+        el('img', { src: 'page/mark.svg', alt: '', width: 22, height: 22 }),
         el('h1', {}, 'Heddle'),
       ),
       el('nav.views', { 'aria-label': 'Views' }, ...links),
       modelField(app.models),
+      keyButton(app.api),
       help,
     );
 }
@@ -83,6 +91,15 @@ function modelField(models) {
     select.value = models.chosen;
   });
   return el('label.model', {}, el('span.unseen', {}, 'Model'), select);
+}
+
+/** A button that asks for the key that the user did not give. */
+function keyButton(api) {
+  const ask = () => api.askForKey('The server answers requests with a key only.');
+  const node = button('Give a key', ask, { kind: 'small', props: { hidden: true } });
+  api.addEventListener('key', () => (node.hidden = true));
+  api.addEventListener('refused', () => (node.hidden = false));
+  return node;
 }
 
 function addShortcuts(app) {
@@ -100,20 +117,34 @@ class Router {
     this._app = app;
     this._root = document.getElementById('main');
     this._shown = null;
+    this._seen = '';
     this._unmount = () => {};
   }
 
+  /** @param {string} route What is shown now. */
+  name(route) {
+    if (location.hash !== this._seen) return; // the event of a link that was just clicked is to come
+    if (!route.startsWith(this._shown?.name ?? '')) return; // another view is being loaded
+    this._seen = `#/${route}`;
+    if (location.hash !== this._seen) history.replaceState(null, '', this._seen);
+  }
+
   start() {
-    addEventListener('hashchange', () => this._show());
-    this._show();
+    const show = () => this._show().catch((error) => tell('The view cannot be loaded', error.message));
+    addEventListener('hashchange', show);
+    show();
   }
 
   async _show() {
+    this._seen = location.hash;
     const { name } = routeOf();
     const view = VIEWS.find((one) => one.name === name) ?? VIEWS[0];
     if (this._shown === view) return;
     this._shown = view;
-    const { mount } = await view.load();
+    const { mount } = await view.load().catch((error) => {
+      if (this._shown === view) this._shown = null;
+      throw error;
+    });
     if (this._shown !== view) return;
     this._unmount();
     this._root.replaceChildren();

@@ -27,7 +27,7 @@ export const MOST_RENDERED = 16384;
  * @returns {Promise<DocumentFragment[]>}
  */
 export async function render(api, texts) {
-  const { html } = await api.json('/page/markdown', { method: 'POST', body: { texts } });
+  const { html } = await api.json('/page/markdown', { method: 'POST', body: { texts }, isQuiet: true });
   return html.map(fragmentOf);
 }
 

@@ -1,5 +1,7 @@
 // The models of the server, and the one that new answers come from.
 
+import { Latest } from './latest.js';
+
 /** Knows the models' names, and which one is chosen. Tells listeners of changes. */
 export class Models extends EventTarget {
   /**
@@ -10,6 +12,7 @@ export class Models extends EventTarget {
     super();
     this._api = api;
     this._store = store;
+    this._reads = new Latest();
     /** @type {Object[]} */
     this.all = [];
     this.chosen = '';
@@ -17,8 +20,12 @@ export class Models extends EventTarget {
 
   /** Read the list. The last choice stays if the server still has it. */
   async refresh() {
-    const wanted = this.chosen || (await this._store.preference('model', ''));
-    this.all = (await this._api.json('/v1/models')).data;
+    const isLatest = this._reads.begin();
+    const last = await this._store.preference('model', '');
+    const { data } = await this._api.json('/v1/models');
+    if (!isLatest()) return;
+    this.all = data;
+    const wanted = this.chosen || last; // as it is now: the user may have chosen meanwhile
     const found = this.all.find((one) => one.id === wanted) ?? this.all[0];
     this.chosen = found?.id ?? '';
     this.dispatchEvent(new Event('change'));

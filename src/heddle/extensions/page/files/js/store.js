@@ -42,28 +42,57 @@ export class Store {
     return all.sort((a, b) => a.created - b.created);
   }
 
-  /** @param {Object} conversation */
-  async saveConversation(conversation) {
-    await done(this._objects('conversations', 'readwrite').put(conversation));
+  /**
+   * Add a conversation.
+   * @param {Object} conversation
+   * @param {Object[]} [messages]
+   */
+  async add(conversation, messages = []) {
+    await this._change(['conversations', 'messages'], (conversations, objects) => {
+      conversations.put(conversation);
+      for (const one of messages) objects.put(one);
+    });
   }
 
-  /** @param {Object[]} messages */
-  async saveMessages(messages) {
-    const objects = this._objects('messages', 'readwrite');
-    await Promise.all(messages.map((one) => done(objects.put(one))));
+  /**
+   * Save messages and fields of a conversation. A title that it has stays: another tab may have
+   * given it. Nothing of a deleted conversation is saved: its answer may still run.
+   * @param {string} id
+   * @param {Object} fields
+   * @param {Object[]} [messages]
+   */
+  async save(id, fields, messages = []) {
+    await this._change(['conversations', 'messages'], (conversations, objects) => {
+      then(conversations.get(id), (known) => {
+        if (!known) return;
+        conversations.put({ ...known, ...fields, title: known.title || (fields.title ?? '') });
+        for (const one of messages) objects.put(one);
+      });
+    });
+  }
+
+  /**
+   * Give a conversation another title.
+   * @param {string} id
+   * @param {string} title
+   */
+  async rename(id, title) {
+    await this._change(['conversations'], (conversations) => {
+      then(conversations.get(id), (known) => known && conversations.put({ ...known, title }));
+    });
   }
 
   /**
    * Delete a conversation with its messages.
    * @param {string} id
    */
-  async removeConversation(id) {
-    const keys = await done(
-      this._objects('messages', 'readonly').index('conversation').getAllKeys(id),
-    );
-    const messages = this._objects('messages', 'readwrite');
-    await Promise.all(keys.map((key) => done(messages.delete(key))));
-    await done(this._objects('conversations', 'readwrite').delete(id));
+  async remove(id) {
+    await this._change(['conversations', 'messages'], (conversations, objects) => {
+      conversations.delete(id);
+      then(objects.index('conversation').getAllKeys(id), (keys) => {
+        for (const one of keys) objects.delete(one);
+      });
+    });
   }
 
   /**
@@ -81,12 +110,44 @@ export class Store {
    * @param {any} value
    */
   async savePreference(name, value) {
-    await done(this._objects('preferences', 'readwrite').put({ name, value }));
+    await this.changePreference(name, value, () => value);
+  }
+
+  /**
+   * Change a preference as it is on disk now, whatever was read before.
+   * @param {string} name
+   * @param {any} otherwise Its value if it was never saved.
+   * @param {(value: any) => any} change
+   * @returns {Promise<any>} The new value.
+   */
+  async changePreference(name, otherwise, change) {
+    let value;
+    await this._change(['preferences'], (preferences) => {
+      then(preferences.get(name), (known) => {
+        value = change(known ? known.value : otherwise);
+        preferences.put({ name, value });
+      });
+    });
+    return value;
+  }
+
+  /** Change objects in one transaction: all changes come to be, or none. */
+  _change(names, change) {
+    const transaction = this._database.transaction(names, 'readwrite');
+    change(...names.map((name) => transaction.objectStore(name)));
+    return new Promise((resolve, reject) => {
+      transaction.oncomplete = () => resolve();
+      transaction.onabort = () => reject(transaction.error);
+    });
   }
 
   _objects(name, mode) {
     return this._database.transaction(name, mode).objectStore(name);
   }
+}
+
+function then(request, go) {
+  request.onsuccess = () => go(request.result);
 }
 
 function done(request) {

@@ -30,6 +30,7 @@ export class AnswerText {
     };
     seen.observe(this.node);
     this._most = STEP;
+    this._text = '';
     this._reset();
   }
 
@@ -39,7 +40,7 @@ export class AnswerText {
    * @param {boolean} isFinished Whether it grows no more.
    */
   show(text, isFinished) {
-    if (text.length < this._done) this._reset();
+    if (!text.startsWith(this._text.slice(0, this._done))) this._reset();
     this._text = text;
     this._isFinished = isFinished;
     this._showTail();
@@ -109,10 +110,10 @@ export class AnswerText {
   }
 
   _add(pieces, parts) {
-    const length = pieces.reduce((sum, one) => sum + one.length, 0);
-    if (!this._text.startsWith(pieces[0], this._done)) return;
+    const text = pieces.join('');
+    if (!this._text.startsWith(text, this._done)) return; // another text is shown meanwhile
     for (const part of parts) this._tail.before(isolated(part));
-    this._done += length;
+    this._done += text.length;
     this._showTail();
   }
 }

@@ -10,8 +10,9 @@ import { button, el, visible } from '../dom.js';
  * @returns {HTMLElement[]}
  */
 export function cardsOf(session, message, isRunning) {
+  if (!message.calls) return [];
   const results = session.resultsOf(message);
-  return (message.calls ?? []).filter(Boolean).map((call) => {
+  return message.calls.filter(Boolean).map((call) => {
     const result = results.get(call.id);
     const canAnswer = !isRunning && result === undefined && !hasCode(session, call);
     return el(
@@ -42,7 +43,7 @@ function hasCode(session, call) {
 
 function answerField(session, message, call) {
   const field = el('textarea', { rows: 2 });
-  const send = () => session.addResult(message, call, field.value);
+  const send = () => session.addResults(message, [[call, field.value]]);
   return el(
     'div.by-hand',
     {},

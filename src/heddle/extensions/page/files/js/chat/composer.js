@@ -7,7 +7,7 @@ const TALLEST = 240;
 /** The field, with the button that sends or stops. */
 export class Composer {
   /**
-   * @param {(text: string) => void} send
+   * @param {(text: string) => boolean} send Returns whether it takes the text.
    * @param {() => void} stop
    */
   constructor(send, stop) {
@@ -56,10 +56,9 @@ export class Composer {
       return;
     }
     const text = this.field.value;
-    if (!text.trim()) return;
+    if (!text.trim() || !this._send(text)) return;
     this.field.value = '';
     this._grow();
-    this._send(text);
   }
 
   _grow() {

@@ -26,16 +26,19 @@ const EXAMPLE = {
  * Run the code of a function in a worker that reaches nothing, for a few seconds at most.
  * @param {{code: string}} definition
  * @param {{arguments: string}} call
+ * @param {AbortSignal} [signal] Ends the run; the promise is rejected then.
  * @returns {Promise<string>} The result, or the error, as text for the model.
  */
-export function runFunction(definition, call) {
-  return new Promise((resolve) => {
-    const worker = new Worker('/page/js/sandbox.js');
+export function runFunction(definition, call, signal) {
+  return new Promise((resolve, reject) => {
+    const worker = new Worker('page/js/sandbox.js');
     const end = (text) => {
       clearTimeout(timer);
       worker.terminate();
-      resolve(text.slice(0, MOST_RESULT));
+      if (signal?.aborted) reject(signal.reason);
+      else resolve(text.slice(0, MOST_RESULT));
     };
+    signal?.addEventListener('abort', () => end(''));
     const timer = setTimeout(
       () => end(`error: the function took over ${SECONDS} s`),
       SECONDS * 1000,

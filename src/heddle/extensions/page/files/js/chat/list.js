@@ -2,19 +2,22 @@
 
 import { askForText, confirm, menu, tell } from '../dialogs.js';
 import { button, el } from '../dom.js';
+import { Latest } from '../latest.js';
 import { read, save } from './transfer.js';
 
 /** The list beside the conversation. */
 export class ConversationList {
   /**
    * @param {import('../main.js').App} app
-   * @param {{open: (id: string) => void, create: () => void, stop: (id: string) => void}} actions
+   * @param {{open: (id: string) => void, create: () => void, stop: (id: string) => void,
+   *   rename: (id: string, title: string) => Promise<void>}} actions
    */
   constructor(app, actions) {
     this._app = app;
     this._actions = actions;
     this._all = [];
     this._open = '';
+    this._reads = new Latest();
     this.search = el('input', {
       type: 'search',
       placeholder: 'Search',
@@ -41,7 +44,10 @@ export class ConversationList {
    */
   async refresh(open = this._open) {
     this._open = open;
-    this._all = await this._app.store.conversations();
+    const isLatest = this._reads.begin();
+    const all = await this._app.store.conversations();
+    if (!isLatest()) return;
+    this._all = all;
     this._show();
   }
 
@@ -83,8 +89,7 @@ export class ConversationList {
   async _rename(conversation) {
     const title = await askForText('Rename', 'Title', { value: conversation.title });
     if (!title) return;
-    conversation.title = title;
-    await this._app.store.saveConversation(conversation);
+    await this._actions.rename(conversation.id, title);
     await this.refresh();
   }
 
@@ -92,7 +97,7 @@ export class ConversationList {
     const text = `“${conversation.title}” and all of its branches go.`;
     if (!(await confirm('Delete the conversation?', text, 'Delete'))) return;
     this._actions.stop(conversation.id);
-    await this._app.store.removeConversation(conversation.id);
+    await this._app.store.remove(conversation.id);
     if (conversation.id === this._open) this._actions.create();
     await this.refresh();
   }
@@ -106,8 +111,7 @@ export class ConversationList {
     this._file.value = '';
     try {
       const { conversation, messages } = read(await file.text());
-      await this._app.store.saveMessages(messages);
-      await this._app.store.saveConversation(conversation);
+      await this._app.store.add(conversation, messages);
       this._actions.open(conversation.id);
     } catch (error) {
       await tell('The file cannot be imported', error.message);

@@ -40,7 +40,7 @@ export class MessageView {
   /** Show the text as it is now. Called often. */
   updateText() {
     const { content, reasoning } = this._message;
-    if (reasoning) this._showThoughts(reasoning);
+    if (reasoning || this._thoughts) this._showThoughts(reasoning ?? '');
     this._text.show(content, !this._isRunning);
     this.node.classList.toggle('running', this._isRunning);
     this.node.classList.toggle('waiting', this._isRunning && !content && !reasoning);
@@ -57,7 +57,7 @@ export class MessageView {
 
   _updateAnswer() {
     const message = this._message;
-    const end = this._isRunning ? '' : endOf(message);
+    const end = this._isRunning ? '' : `${endOf(message)}${ofThoughts(message)}`;
     this._extra.replaceChildren(
       ...(this._tokens && message.tokens ? [this._tokens] : []),
       ...cardsOf(this._session, message, this._isRunning),
@@ -116,12 +116,14 @@ export class MessageView {
       quiet('Answer again with another seed', 'redo', () => session.regenerate(message)),
       this._copyButton(),
     ];
-    if (end)
-      buttons.unshift(button('Continue', () => session.continueAnswer(message), { kind: 'small' }));
+    if (end) {
+      const label = message.content ? 'Continue' : 'Begin again';
+      buttons.unshift(button(label, () => session.continueAnswer(message), { kind: 'small' }));
+    }
     if (message.tokens?.length) buttons.push(this._tokensButton());
     if (pairOf(session.messages, message).length > 1 && session.conversation.head !== message.id) {
       buttons.push(
-        button('Go on with this one', () => session.show(message.id), { kind: 'small' }),
+        button('Go on with this one', () => session.choose(message), { kind: 'small' }),
       );
     }
     return buttons;
@@ -198,4 +200,10 @@ export class MessageView {
       return [el('p.problem', {}, `Not valid JSON: ${error.message}`)];
     }
   }
+}
+
+/** What an answer that ended within its reasoning needs: the server continues texts only. */
+function ofThoughts(message) {
+  const isCut = endOf(message) && message.reasoning && !message.content;
+  return isCut ? ' It ended within its reasoning, which cannot be continued.' : '';
 }

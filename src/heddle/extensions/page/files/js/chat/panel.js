@@ -29,7 +29,7 @@ export class Panel {
       section('Two answers side by side', el('label.field', {}, 'Second model', this._other)),
     );
     this._showModels();
-    this._showFunctions();
+    this.showFunctions();
   }
 
   /** End the listening. */
@@ -45,7 +45,11 @@ export class Panel {
 
   _text(name, rows) {
     const field = el('textarea', { rows, dir: 'auto', value: this._session.settings[name] });
-    field.addEventListener('change', () => this._set(name, field.value));
+    const keep = () => {
+      this._session.settings[name] = field.value; // at once: a shortcut may begin a new conversation
+    };
+    field.addEventListener('input', keep);
+    field.addEventListener('change', () => this._session.saveConversation());
     return field;
   }
 
@@ -78,7 +82,8 @@ export class Panel {
     this._other.value = this._session.settings.other;
   }
 
-  _showFunctions() {
+  /** Show the functions of the user. */
+  showFunctions() {
     const rows = this._session.functions.map((one, place) => this._functionRow(one, place));
     const add = button('Add a function', () => this._edit(-1), { kind: 'small' });
     this._functions.replaceChildren(...rows, add, this._choice());
@@ -112,17 +117,29 @@ export class Panel {
   }
 
   async _edit(place) {
-    const all = this._session.functions;
-    const edited = await editFunction(all[place] ?? null);
+    const { functions, settings } = this._session;
+    const former = functions[place];
+    const edited = await editFunction(former ?? null);
     if (!edited) return;
-    if (edited === 'remove') all.splice(place, 1);
-    else if (place < 0) all.push(edited);
-    else all[place] = edited;
-    if (edited.name && place < 0) this._session.settings.functions.push(edited.name);
-    await this._app.store.savePreference('functions', all);
+    const change = (all) => changed(all, former, edited);
+    const show = (all) => {
+      functions.splice(0, Infinity, ...all);
+      this.showFunctions();
+    };
+    if (edited.name && !former) settings.functions.push(edited.name);
+    show(change(functions)); // at once: the next message may need it
     this._session.saveConversation();
-    this._showFunctions();
+    show(await this._app.store.changePreference('functions', [], change));
   }
+}
+
+/** The functions, with one that was added, edited or removed. */
+function changed(all, former, edited) {
+  const place = all.findIndex((one) => one.name === former?.name);
+  const others = all.filter((one) => one.name !== former?.name);
+  if (edited === 'remove') return others;
+  others.splice(place < 0 ? others.length : place, 0, edited);
+  return others;
 }
 
 function section(title, ...content) {

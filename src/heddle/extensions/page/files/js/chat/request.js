@@ -18,7 +18,7 @@ export function bodyOf({ settings, functions, path, answer, continues }) {
   }));
   return {
     ...settings.params,
-    model: answer.model,
+    model: answer.model || undefined, // the models are not read yet: the server's default
     seed: answer.seed,
     messages,
     stream: true,

@@ -2,6 +2,7 @@
 
 import { askForText } from '../dialogs.js';
 import { button, el } from '../dom.js';
+import { Latest } from '../latest.js';
 
 /** Presets of the page. */
 const PRESETS = {
@@ -23,7 +24,8 @@ export class Sampling {
     this._settings = settings;
     this._save = save;
     this._own = {};
-    this._rows = [];
+    this._reads = new Latest();
+    this._rows = null;
     this._presets = el('select', { onchange: () => this._apply(this._presets.value) });
     this._first = el('div');
     this._rest = el('div');
@@ -55,13 +57,17 @@ export class Sampling {
   async _read() {
     const { models, api, store } = this._app;
     if (!models.chosen) return;
-    this._own = await store.preference('presets', {});
+    const isLatest = this._reads.begin();
+    const own = await store.preference('presets', {});
     const path = `/page/parameters?model=${encodeURIComponent(models.chosen)}`;
-    this._rows = await api.json(path).then(
+    const rows = await api.json(path).then(
       (table) => table.data,
-      () => this._rows,
+      () => this._rows ?? [],
     );
-    this._show();
+    if (!isLatest() || JSON.stringify([own, rows]) === JSON.stringify([this._own, this._rows])) return;
+    this._own = own;
+    this._rows = rows;
+    this._show(); // only if something changed: the user may be writing into a field
   }
 
   _show() {
@@ -86,10 +92,11 @@ export class Sampling {
   async _keep() {
     const name = await askForText('Save as a preset', 'Name');
     if (!name || name in PRESETS) return;
-    this._own[name] = { ...this._settings.params };
+    const params = { ...this._settings.params };
     this._settings.preset = name;
-    await this._app.store.savePreference('presets', this._own);
     this._save();
+    const add = (all) => ({ ...all, [name]: params });
+    this._own = await this._app.store.changePreference('presets', {}, add);
     this._show();
   }
 

@@ -3,7 +3,7 @@
 import { newId } from '../dom.js';
 import { runFunction } from './functions.js';
 import { addEvent, bodyOf } from './request.js';
-import { branchesAt, leafBelow, pathTo } from './tree.js';
+import { branchesAt, leafBelow, pathTo, resultsBelow } from './tree.js';
 
 const SAVE_EVERY = 2000;
 const MOST_ROUNDS = 8;
@@ -28,13 +28,14 @@ export class Session extends EventTarget {
   /**
    * @param {import('../main.js').App} app
    * @param {Object} conversation
-   * @param {Object[]} messages
+   * @param {Object[]|null} messages Null: the conversation is new, and not on disk.
    */
   constructor(app, conversation, messages) {
     super();
     this._app = app;
+    this._isNew = messages === null;
     this.conversation = conversation;
-    this.messages = new Map(messages.map((one) => [one.id, one]));
+    this.messages = new Map((messages ?? []).map((one) => [one.id, one]));
     /** @type {Map<string, AbortController>} The running answers. */
     this.running = new Map();
     /** @type {Object[]} All functions that the user has defined. */
@@ -62,6 +63,8 @@ export class Session extends EventTarget {
     return pathTo(this.messages, this.conversation.head);
   }
 
+  // Each method below changes what is shown before it waits: the user's next action meets the new state.
+
   /**
    * Send a message of the user, and begin the answers.
    * @param {string} content
@@ -71,16 +74,17 @@ export class Session extends EventTarget {
     this._rounds = 0;
     if (!this.conversation.title) this.conversation.title = titleOf(content);
     const message = this._make({ parent, role: 'user', content });
-    await this._keep([message]);
-    await this.answer(message.id);
+    this._add([message]);
+    await this.answer(message.id, { before: [message] });
   }
 
   /**
    * Begin an answer, or two of them side by side.
    * @param {string} parent
-   * @param {{avoid?: number}} [how] A seed that the answer must not have.
+   * @param {{avoid?: number, before?: Object[], isShown?: boolean}} [how] A seed that the answer must
+   *   not have; messages that are saved together with the answer; whether it is shown.
    */
-  async answer(parent, { avoid } = {}) {
+  async answer(parent, { avoid, before = [], isShown = true } = {}) {
     const { other, params } = this.settings;
     const given = params.seed === undefined || params.seed === avoid ? null : params.seed;
     const seed = given ?? crypto.getRandomValues(new Uint32Array(1))[0];
@@ -89,8 +93,8 @@ export class Session extends EventTarget {
     const answers = names.map((model, place) =>
       this._make({ parent, role: 'assistant', content: '', model, pair, seed: seed + place }),
     );
-    await this._keep(answers, answers[0].id);
-    await Promise.all(answers.map((one) => this._run(one, false)));
+    this._add(answers, isShown ? answers[0].id : this.conversation.head);
+    await this._runAll(answers, false, [...before, ...answers]);
   }
 
   /**
@@ -106,10 +110,9 @@ export class Session extends EventTarget {
    * @param {import('./tree.js').Message} message
    */
   async continueAnswer(message) {
-    delete message.failure;
-    delete message.tokens;
+    for (const name of ['failure', 'tokens', 'calls']) delete message[name];
     if (!message.content) delete message.reasoning; // the server continues texts only
-    await this._run(message, Boolean(message.content));
+    await this._runAll([message], Boolean(message.content), []);
   }
 
   /**
@@ -120,35 +123,40 @@ export class Session extends EventTarget {
   async branchFrom(message, content) {
     const { parent, model, seed, reasoning } = message;
     const branch = this._make({ parent, role: 'assistant', content, model, seed, reasoning });
-    await this._keep([branch]);
-    await this._run(branch, true);
+    this._add([branch]);
+    await this._runAll([branch], true, [branch]);
   }
 
   /**
-   * Answer a call by hand, or after its function has run.
+   * Answer calls by hand, or after their functions have run. Another branch stays if it is shown.
    * @param {import('./tree.js').Message} answer
-   * @param {{id: string}} call
-   * @param {string} content
+   * @param {[{id: string}, string][]} results Calls, each with the text for the model.
    */
-  async addResult(answer, call, content) {
-    const last = this.path.at(-1);
-    const parent = last.role === 'tool' || last.id === answer.id ? last.id : answer.id;
-    await this._keep([this._make({ parent, role: 'tool', content, callId: call.id })]);
+  async addResults(answer, results) {
+    const isShown = this.path.includes(answer);
+    let parent = resultsBelow(this.messages, answer).at(-1)?.id ?? answer.id;
+    const made = results.map(([call, content]) => {
+      const one = this._make({ parent, role: 'tool', content, callId: call.id });
+      parent = one.id;
+      return one;
+    });
+    this._add(made, isShown ? parent : this.conversation.head);
     if (this.resultsOf(answer).size === answer.calls.length) {
-      await this.answer(this.conversation.head);
+      await this.answer(parent, { before: made, isShown });
+    } else {
+      const saved = this.saveConversation(made);
+      this._tellPath();
+      await saved;
     }
   }
 
   /**
    * @param {import('./tree.js').Message} answer
-   * @returns {Map<string, string>} The results of its calls in the shown branch, by id.
+   * @returns {Map<string, string>} The results of its calls, by id.
    */
   resultsOf(answer) {
-    const path = this.path;
-    const after = path.slice(path.findIndex((one) => one.id === answer.id) + 1);
-    const end = after.findIndex((one) => one.role !== 'tool');
-    const tools = end < 0 ? after : after.slice(0, end);
-    return new Map(tools.map((one) => [one.callId, one.content]));
+    const results = resultsBelow(this.messages, answer);
+    return new Map(results.map((one) => [one.callId, one.content]));
   }
 
   /**
@@ -159,7 +167,15 @@ export class Session extends EventTarget {
   async turn(message, by) {
     const branches = branchesAt(this.messages, message);
     const other = branches[branches.indexOf(message) + by];
-    if (other) await this.show(leafBelow(this.messages, other.id));
+    if (other) await this.choose(other);
+  }
+
+  /**
+   * Show the branch of a message.
+   * @param {import('./tree.js').Message} message
+   */
+  async choose(message) {
+    await this.show(leafBelow(this.messages, message.id));
   }
 
   /**
@@ -168,8 +184,20 @@ export class Session extends EventTarget {
    */
   async show(id) {
     this.conversation.head = id;
-    await this.saveConversation();
-    this.dispatchEvent(new Event('path'));
+    const saved = this.saveConversation();
+    this._tellPath();
+    await saved;
+  }
+
+  /**
+   * Give the conversation another title.
+   * @param {string} title
+   */
+  async rename(title) {
+    this.conversation.title = title;
+    const saved = this._app.store.rename(this.conversation.id, title);
+    this._tellPath();
+    await saved;
   }
 
   /** @returns {boolean} Whether an answer ran, and stops now. */
@@ -178,10 +206,19 @@ export class Session extends EventTarget {
     return this.running.size > 0;
   }
 
-  /** Save settings and title. */
-  async saveConversation() {
+  /**
+   * Save the settings and what is shown.
+   * @param {Object[]} [messages] New ones.
+   */
+  async saveConversation(messages = []) {
     this.conversation.updated = Date.now();
-    await this._app.store.saveConversation(this.conversation);
+    const { id, updated, head, settings, title } = this.conversation;
+    if (this._isNew) {
+      this._isNew = false;
+      await this._app.store.add(this.conversation, messages);
+    } else {
+      await this._app.store.save(id, { updated, head, settings, title }, messages);
+    }
   }
 
   _make(fields) {
@@ -191,32 +228,38 @@ export class Session extends EventTarget {
     return message;
   }
 
-  async _keep(messages, head = messages.at(-1).id) {
+  _add(messages, head = messages.at(-1).id) {
     for (const one of messages) this.messages.set(one.id, one);
     this.conversation.head = head;
-    await this._app.store.saveMessages(messages);
-    await this.saveConversation();
-    this.dispatchEvent(new Event('path'));
   }
 
-  /** Run one answer to its end. */
+  /** Run answers to their end. `fresh` are the messages that are not on disk. */
+  async _runAll(answers, continues, fresh) {
+    for (const one of answers) this.running.set(one.id, new AbortController());
+    const saved = this.saveConversation(fresh);
+    this._tellPath();
+    await Promise.all([saved, ...answers.map((one) => this._run(one, continues))]);
+  }
+
   async _run(answer, continues) {
-    const controller = new AbortController();
-    this.running.set(answer.id, controller);
-    this.dispatchEvent(new Event('path'));
+    const { signal } = this.running.get(answer.id);
+    const save = () => this._app.store.save(answer.conversation, {}, [answer]);
     answer.finish = '';
-    const saving = setInterval(() => this._app.store.saveMessages([answer]), SAVE_EVERY);
+    const saving = setInterval(save, SAVE_EVERY);
+    let results = [];
     try {
-      await this._stream(answer, continues, controller.signal);
+      await this._stream(answer, continues, signal);
+      results = await this._call(answer, signal);
     } catch (error) {
-      noteEnd(answer, error, controller.signal);
+      noteEnd(answer, error, signal);
     }
     clearInterval(saving);
     this.running.delete(answer.id);
-    await this._app.store.saveMessages([answer]);
+    const saved = save();
     this._tell(answer);
-    this.dispatchEvent(new Event('path'));
-    await this._call(answer);
+    if (results.length) await this.addResults(answer, results);
+    else this._tellPath();
+    await saved;
   }
 
   async _stream(answer, continues, signal) {
@@ -229,17 +272,24 @@ export class Session extends EventTarget {
     }
   }
 
-  /** Run the functions of an answer's calls, those that have code. */
-  async _call(answer) {
-    if (answer.finish !== 'tool_calls' || this._rounds++ >= MOST_ROUNDS) return;
+  /** Run the functions of an answer's calls, those that have code. The answer runs meanwhile. */
+  async _call(answer, signal) {
+    const results = [];
+    if (answer.finish !== 'tool_calls' || this._rounds++ >= MOST_ROUNDS) return results;
+    this._tellPath(); // shows the calls
     for (const call of answer.calls) {
       const found = this.functions.find((one) => one.name === call.name);
-      if (found?.code) await this.addResult(answer, call, await runFunction(found, call));
+      if (found?.code) results.push([call, await runFunction(found, call, signal)]);
     }
+    return results;
   }
 
   _tell(answer) {
     this.dispatchEvent(new CustomEvent('answer', { detail: answer }));
+  }
+
+  _tellPath() {
+    this.dispatchEvent(new Event('path'));
   }
 }
 

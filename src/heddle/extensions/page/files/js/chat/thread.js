@@ -1,6 +1,6 @@
 // Shows the branch of a conversation, and follows it while an answer grows.
 
-import { el } from '../dom.js';
+import { arrange, el } from '../dom.js';
 import { openAddress } from '../dialogs.js';
 import { MessageView } from './message.js';
 import { pairOf } from './tree.js';
@@ -44,15 +44,18 @@ export class Thread {
   _showPath() {
     const follows = this._isAtEnd();
     const path = this._session.path.filter((one) => one.role !== 'tool');
-    this._list.replaceChildren(...path.map((one) => this._row(one)));
-    if (!path.length) this._list.append(empty(this._app));
+    const rows = path.map((one) => this._row(one));
+    arrange(this._list, rows.length ? rows : [empty(this._app)]);
     if (follows) this.goToEnd();
   }
 
   _row(message) {
     const pair = pairOf(this._session.messages, message);
     const nodes = pair.map((one) => this._view(one).node);
-    return pair.length > 1 ? el('div.pair', {}, ...nodes) : nodes[0];
+    if (pair.length < 2) return nodes[0];
+    const row = nodes[0].closest('.pair') ?? el('div.pair');
+    arrange(row, nodes);
+    return row;
   }
 
   _view(message) {

@@ -56,6 +56,18 @@ export function branchesAt(messages, message) {
 
 /**
  * @param {Map<string, Message>} messages
+ * @param {Message} answer
+ * @returns {Message[]} The results of its calls: a chain of messages below it, the newest one.
+ */
+export function resultsBelow(messages, answer) {
+  const results = [];
+  const next = (one) => childrenOf(messages, one.id).findLast(({ role }) => role === 'tool');
+  for (let one = next(answer); one; one = next(one)) results.push(one);
+  return results;
+}
+
+/**
+ * @param {Map<string, Message>} messages
  * @param {string} id
  * @returns {string} The newest leaf below a message.
  */

@@ -2,6 +2,7 @@
 
 import { button, el } from '../dom.js';
 import { count, share } from '../format.js';
+import { Latest } from '../latest.js';
 import { Outcome } from './action.js';
 
 /** The list of `GET /v1/engrams`, and the form of `POST /v1/engrams/load`. */
@@ -9,6 +10,7 @@ export class EngramsPane {
   /** @param {import('../main.js').App} app */
   constructor(app) {
     this._app = app;
+    this._reads = new Latest();
     this._body = el('div.pane-body');
     this._name = el('input', { required: true, autocomplete: 'off' });
     this._path = el('input', { required: true, autocomplete: 'off', spellcheck: 'false' });
@@ -32,8 +34,10 @@ export class EngramsPane {
   }
 
   async _refresh() {
+    const isLatest = this._reads.begin();
     try {
       const { data } = await this._app.api.json('/v1/engrams');
+      if (!isLatest()) return;
       const rows = data.map((one) => this._row(one));
       this._body.replaceChildren(...(rows.length ? rows : [el('p.hint', {}, 'No table is loaded.')]));
     } catch (error) {

@@ -30,6 +30,11 @@ export class Feed {
         await this._readOnce(signal);
       } catch (error) {
         if (signal.aborted) return;
+        if (error.status === 401) {
+          this._onTrouble(error.message);
+          await this._api.givenKey(signal);
+          continue;
+        }
         if (error.status > 0 && error.status < 500 && error.status !== 429) {
           this._onTrouble(error.message);
           return;

@@ -29,15 +29,15 @@ const CARDS = [
   {
     title: 'Running',
     value: (all) => count(sum(all, 'running')),
-    note: (all) => `${count(sum(all, 'waiting'))} wait with ${count(sum(all, 'waiting_tokens'))} tokens`,
+    note: (all) => `${count(sum(all, 'waiting'))} wait`,
     line: (all) => sum(all, 'running'),
   },
   percentiles('First token', 'ttft_ms'),
   percentiles('Between tokens', 'itl_ms'),
   {
-    title: 'Prompts from the cache',
+    title: 'From the cache',
     value: (all) => share(sum(all, 'hit_tokens'), sum(all, 'query_tokens')),
-    note: (all) => `${count(sum(all, 'hit_tokens'))} of ${count(sum(all, 'query_tokens'))} tokens`,
+    note: (all) => `${count(sum(all, 'hit_tokens'))} of ${count(sum(all, 'query_tokens'))} prompt tokens`,
   },
   {
     title: 'Guesses right',

@@ -2,6 +2,7 @@
 
 import { el } from '../dom.js';
 import { bytes, count, duration, many } from '../format.js';
+import { Latest } from '../latest.js';
 import { box } from './side.js';
 
 const EVERY_MS = 5000;
@@ -18,6 +19,7 @@ export class TreeBox {
     this._app = app;
     this._shown = shown;
     this._ending = new AbortController();
+    this._reads = new Latest();
     this._body = el('div.pane-body.tree', { tabindex: 0, role: 'group', 'aria-label': 'Runs of tokens' });
     this._hint = el('p.hint');
     this.node = box('Prefix tree', this._hint, this._body);
@@ -33,11 +35,12 @@ export class TreeBox {
   /** Ask now. */
   async refresh() {
     clearTimeout(this._timer);
-    if (!document.hidden && this._app.health.isWell) await this._read();
-    if (!this._ending.signal.aborted) this._timer = setTimeout(() => this.refresh(), EVERY_MS);
+    const isLatest = this._reads.begin();
+    if (!document.hidden && this._app.health.isWell) await this._read(isLatest);
+    if (!this._ending.signal.aborted && isLatest()) this._timer = setTimeout(() => this.refresh(), EVERY_MS);
   }
 
-  async _read() {
+  async _read(isLatest) {
     const { signal } = this._ending;
     const rows = [];
     let [nodes, leftOut] = [0, 0];
@@ -50,9 +53,10 @@ export class TreeBox {
         rows.push(...rowsOf(tree.nodes));
       }
     } catch (error) {
-      if (!signal.aborted && !error.isLoss) this._hint.textContent = error.message;
+      if (!signal.aborted && isLatest() && !error.isLoss) this._hint.textContent = error.message;
       return;
     }
+    if (!isLatest()) return; // other models are shown meanwhile
     this._hint.textContent = nodes
       ? `${many(rows.length, 'run')} by position${leftOut ? `, ${count(leftOut)} nodes not shown` : ''}`
       : 'Nothing is cached yet.';

@@ -6,12 +6,16 @@ import { Panel } from '../chat/panel.js';
 import { Session } from '../chat/session.js';
 import { Thread } from '../chat/thread.js';
 import { button, el } from '../dom.js';
+import { Latest } from '../latest.js';
 
 /**
- * The sessions that are shown, or whose answers run: they go on while another one is shown.
+ * The shown session, and those whose answers run: they go on while another one is shown.
  * @type {Map<string, Session>}
  */
 const live = new Map();
+
+/** All functions of the user, for all sessions: one list, which changes in place. */
+const functions = [];
 
 /**
  * Fill `root` with the view.
@@ -31,16 +35,16 @@ class ChatView {
     this._session = null;
     this._panel = null;
     this._thread = null;
-    this._functions = [];
-    this._asked = 0;
+    this._opens = new Latest();
     this._list = new ConversationList(app, {
       open: (id) => app.go(`chat/${id}`),
       create: () => this._create(),
       stop: (id) => live.get(id)?.stop(),
+      rename: (id, title) => live.get(id)?.rename(title) ?? app.store.rename(id, title),
     });
     this._composer = new Composer(
-      (text) => this._do(() => this._session.send(text)),
-      () => this._session.stop(),
+      (text) => this._send(text),
+      () => this._session?.stop(),
     );
     this._middle = el('div.middle');
     this._side = el('div.side');
@@ -58,7 +62,7 @@ class ChatView {
     );
     root.append(this._grid);
     this._removers = this._shortcuts();
-    this._onHash = () => this.open(app.rest());
+    this._onHash = () => location.hash.startsWith('#/chat') && this.open(app.rest());
     addEventListener('hashchange', this._onHash);
   }
 
@@ -68,51 +72,56 @@ class ChatView {
    */
   async open(id) {
     if (id && id === this._session?.conversation.id) return;
-    const asked = ++this._asked;
+    const isLatest = this._opens.begin();
+    await this._readFunctions();
     const session = await this._sessionOf(id);
-    if (asked === this._asked) this._show(session); // else another one was asked for meanwhile
+    if (isLatest()) this._show(session); // else another one was asked for meanwhile
   }
 
-  /** Read a conversation, and the functions of the user. */
+  async _readFunctions() {
+    functions.splice(0, Infinity, ...(await this._app.store.preference('functions', [])));
+    this._panel?.showFunctions();
+  }
+
   async _sessionOf(id) {
     const { store } = this._app;
-    this._functions = await store.preference('functions', []);
     const all = await store.conversations();
     const found = all.find((one) => one.id === id) ?? (id ? undefined : all[0]);
-    if (live.has(found?.id)) return live.get(found.id);
-    const conversation = found ?? Session.fresh(this._session?.settings ?? all[0]?.settings);
-    const messages = found ? await store.messages(found.id) : [];
-    return new Session(this._app, conversation, messages);
+    if (!found) {
+      return new Session(this._app, Session.fresh(this._session?.settings ?? all[0]?.settings), null);
+    }
+    const messages = await store.messages(found.id);
+    return live.get(found.id) ?? new Session(this._app, found, messages);
   }
 
   /** End the view. Running answers go on. */
   close() {
-    this._asked++;
+    this._opens.begin();
     removeEventListener('hashchange', this._onHash);
     for (const remove of this._removers) remove();
     this._leave();
   }
 
-  /** Leave the shown session. It is kept as long as its answers run. */
   _leave() {
-    const session = this._session;
     this._session = null;
+    this._shown?.abort();
     this._thread?.close();
     this._panel?.close();
-    if (session && !session.running.size) live.delete(session.conversation.id);
+    for (const [id, one] of live) if (!one.running.size) live.delete(id);
   }
 
   /** Show a new conversation at once: the next key may belong to its message. */
   _create() {
-    this._asked++;
-    this._show(new Session(this._app, Session.fresh(this._session?.settings), []));
-    history.replaceState(null, '', '#/chat');
+    this._opens.begin();
+    this._show(new Session(this._app, Session.fresh(this._session?.settings), null));
+    this._app.named('chat');
     this._composer.field.focus();
   }
 
   _show(session) {
-    session.functions = this._functions;
+    session.functions = functions;
     this._leave();
+    this._shown = new AbortController();
     live.set(session.conversation.id, session);
     this._session = session;
     this._panel = new Panel(this._app, session);
@@ -120,20 +129,15 @@ class ChatView {
     this._side.replaceChildren(this._panel.node);
     this._middle.replaceChildren(this._thread.node);
     this._thread.goToEnd();
-    session.addEventListener('path', () => this._onPath(session));
+    const { signal } = this._shown;
+    session.addEventListener('path', () => this._onPath(session), { signal });
     this._onPath(session);
     this._closeDrawers();
   }
 
   _onPath(session) {
-    if (session !== this._session) {
-      if (!session.running.size) live.delete(session.conversation.id);
-      return;
-    }
     this._composer.setRunning(session.running.size > 0);
-    if (session.path.length && this._app.rest() !== session.conversation.id) {
-      history.replaceState(null, '', `#/chat/${session.conversation.id}`);
-    }
+    if (session.path.length) this._app.named(`chat/${session.conversation.id}`);
     this._list.refresh(session.conversation.id);
   }
 
@@ -174,17 +178,19 @@ class ChatView {
       shortcuts.add('/', 'Write a message', () => this._composer.field.focus()),
       shortcuts.add('Escape', 'Stop the answer', () => {
         this._closeDrawers();
-        return this._session.stop();
+        return this._session?.stop() ?? false;
       }),
       shortcuts.add('Alt+C', 'Copy the last answer', () => {
-        const last = this._session.path.findLast((one) => one.role === 'assistant');
+        const last = this._session?.path.findLast((one) => one.role === 'assistant');
         if (last) navigator.clipboard?.writeText(last.content);
       }),
     ];
   }
 
-  async _do(work) {
-    if (this._session.running.size) return;
-    await work();
+  /** Send a message, unless the first conversation is not read yet. */
+  _send(text) {
+    if (!this._session) return false;
+    this._session.send(text);
+    return true;
   }
 }

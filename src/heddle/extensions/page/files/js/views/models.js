@@ -1,6 +1,7 @@
 // The view of models: what is loaded and how, and what an operator does with models.
 
 import { el } from '../dom.js';
+import { Latest } from '../latest.js';
 import { EngramsPane } from '../models/engrams.js';
 import { ModelList } from '../models/list.js';
 import { LoadPane } from '../models/load.js';
@@ -18,7 +19,6 @@ const EVERY_MS = 3000;
  */
 export function mount(root, app) {
   const view = new ModelsView(root, app);
-  view.start();
   return () => view.close();
 }
 
@@ -33,25 +33,21 @@ class ModelsView {
     this._changed = changed;
     root.append(el('div.models', {}, this._problem, this._list.node, this._panes));
     this._timer = null;
+    this._reads = new Latest();
     this._isClosed = false;
+    this._refresh();
   }
 
-  async start() {
-    await this._refresh();
-    try {
-      await this._routes.read();
-    } catch (error) {
-      this._problem.textContent = error.message;
-      return;
-    }
-    if (this._isClosed) return;
+  async _addPanes() {
+    await this._routes.read();
+    if (this._panes.childNodes.length) return; // another read was faster
     const panes = [
       this._routes.has('/v1/models/load') && new LoadPane(this._app, this._routes, this._changed),
       this._routes.has('/api/pull') && new PullPane(this._app, this._changed),
       this._routes.has('/v1/engrams') && new EngramsPane(this._app),
       new MorePane(),
     ];
-    this._panes.append(...panes.filter(Boolean).map((one) => one.node));
+    this._panes.replaceChildren(...panes.filter(Boolean).map((one) => one.node));
   }
 
   /** End the view. What the server does for it goes on. */
@@ -62,14 +58,22 @@ class ModelsView {
 
   async _refresh() {
     clearTimeout(this._timer);
+    const isLatest = this._reads.begin();
     try {
-      if (!document.hidden) this._list.show((await this._app.api.json('/v1/models')).data);
-      this._problem.textContent = '';
-      await this._refreshChoice();
+      if (!document.hidden) await this._read(isLatest);
     } catch (error) {
-      if (!error.isLoss) this._problem.textContent = error.message;
+      if (!error.isLoss && isLatest()) this._problem.textContent = error.message;
     }
-    if (!this._isClosed) this._timer = setTimeout(() => this._refresh(), EVERY_MS);
+    if (!this._isClosed && isLatest()) this._timer = setTimeout(() => this._refresh(), EVERY_MS);
+  }
+
+  async _read(isLatest) {
+    const { data } = await this._app.api.json('/v1/models');
+    if (!isLatest()) return;
+    this._list.show(data);
+    if (!this._panes.childNodes.length) await this._addPanes();
+    this._problem.textContent = '';
+    await this._refreshChoice();
   }
 
   /** Let the choice in the header follow when models come or go. */
