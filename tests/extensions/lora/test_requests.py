@@ -114,6 +114,18 @@ def test_prefixes_are_shared_by_equal_contents_only(files: dict[str, Path], engi
     assert cached(engine, asking("one")) == 0, "its contents are new"
 
 
+def test_replaced_contents_leave_the_memory(files: dict[str, Path], engine: Engine) -> None:
+    adapters: ModelAdapters = engine.adapters  # type: ignore[assignment]
+    engine.complete(PROMPT, asking("one"))
+    write_peft(files["one"], peft_tensors(changes_of(PLAIN, seed=9)))
+    adapters.library.add("again", str(files["one"]))
+    replaced = adapters.replace("one", str(files["one"]))
+    assert adapters.loaded == (replaced,)
+    engine.complete(PROMPT, asking("again"))
+    adapters.forget("one")
+    assert adapters.loaded == (replaced,), "another has the same contents"
+
+
 def test_those_used_least_recently_are_put_out(files: dict[str, Path]) -> None:
     with Engine.load(files["model"], config_of(files)) as engine:
         adapters: ModelAdapters = engine.adapters  # type: ignore[assignment]

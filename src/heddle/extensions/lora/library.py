@@ -322,7 +322,10 @@ class ModelAdapters:
             found = LoadedAdapter(made, file.digest, made.bytes, file.rank)
             self._check_size(found)
         with self._lock:
+            replaced = self._digests.get((known.name, known.source), "")
             self._digests[known.name, known.source] = found.digest
+            if replaced not in self._digests.values():
+                self._loaded.pop(replaced, None)
             self._loaded[found.digest] = found
             self._loaded.move_to_end(found.digest)
             while sum(one.bytes for one in self._loaded.values()) > self.library.memory:

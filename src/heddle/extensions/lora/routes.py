@@ -19,6 +19,8 @@ from heddle.weights.confine import is_inside
 from heddle.weights.hub.names import parse
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from heddle.extensions.lora.library import AdapterLibrary, ModelAdapters
     from heddle.hosting.registry import Registry
     from heddle.server.generate.dispatch import Dispatcher
@@ -86,8 +88,8 @@ def _source(registry: Registry, path: str) -> str:
     allowed = registry.allowed
     if allowed.folder is not None:
         found = allowed.folder / path
-        files = found, found / CONFIG, found / WEIGHTS
-        if found.exists() and all(is_inside(one, allowed.folder) for one in files):
+        found = found.parent if found.name == WEIGHTS else found
+        if _is_below(found, allowed.folder):
             return str(found)
     if allowed.hub and parse(path) is not None:
         return path
@@ -96,6 +98,16 @@ def _source(registry: Registry, path: str) -> str:
         " path there, allow names of the hub with --hub-models, or start with --lora NAME=PATH",
         param="lora_path",
     )
+
+
+def _is_below(path: Path, folder: Path) -> bool:
+    """Whether `path` exists, and its files are in the folder after all links are followed."""
+    try:
+        return path.exists() and all(
+            is_inside(one, folder) for one in (path, path / CONFIG, path / WEIGHTS)
+        )
+    except (OSError, ValueError):  # the name is too long, or has NUL
+        return False
 
 
 def _check_free(service: Service, library: AdapterLibrary, body: LoadAdapter) -> None:
