@@ -68,7 +68,7 @@ class Loads:
         model = fake_model(executor, context=self.contexts.pop() if self.contexts else self.context)
         model = replace(model, info=replace(model.info, id=source))
         config = config.for_draft_model()  # draft models are loaded elsewhere
-        return Engine(model, config, more.get("turns"), more.get("engrams"))
+        return Engine(model, config, more.get("turns"), more.get("libraries"))
 
 
 def generate(engine: Engine, tokens: int = 2) -> int:

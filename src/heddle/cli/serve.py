@@ -75,7 +75,7 @@ def serve(
             _set_default(loaded, default)
             on_demand = [loaded.default] if loaded.default else []
             app = _load(loaded, on_demand if registry.autoload else added, server)
-        loaded.check_engrams()
+        loaded.check_libraries()
         address = url(listener, server)
 
         from heddle.server.http.process import serve as run

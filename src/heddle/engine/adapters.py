@@ -61,6 +61,14 @@ class ModelAdapters(Protocol):
         """
         ...
 
+    def load_all(self) -> None:
+        """Load the adapters of the default model, which this model is.
+
+        Raises:
+            ConfigError: one cannot be loaded; names it.
+        """
+        ...
+
 
 class AdapterLibrary(Protocol):
     """The adapters of a process, by the names that requests use."""
@@ -118,3 +126,6 @@ class _NoAdapters:
 
     def take(self, params: SamplingParams) -> Adapted | None:
         return None
+
+    def load_all(self) -> None:
+        """Nothing to do: there are no adapters."""

@@ -190,17 +190,22 @@ class Registry(Closing):
             entries = list(self._entries.by_name.values())
         return tuple(entry.status() for entry in entries)
 
-    # --- engram tables ---------------------------------------------------------------------------
+    # --- engram tables and adapters --------------------------------------------------------------
 
-    def check_engrams(self) -> None:
+    def check_libraries(self) -> None:
         """Check that each engram table fits a loaded model, once all known models are loaded.
 
+        Load the adapters of the default model, if it is loaded.
+
         Raises:
-            ConfigError: a table fits none; names both fingerprints.
+            ConfigError: a table fits none, and its text names both fingerprints; or an adapter
+                cannot be loaded.
         """
         engines = self.engines
         if len(engines) == len(self.names):
             self.libraries.engrams.check([one.engrams for one in engines.values()])
+        if self.default in engines:
+            engines[self.default].adapters.load_all()
 
     # --- load ------------------------------------------------------------------------------------
 

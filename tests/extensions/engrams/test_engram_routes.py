@@ -49,7 +49,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     executor = FakeExecutor()
 
     def load(source: str, config: EngineConfig, **more: Any) -> Engine:
-        return Engine(fake_model(executor), config, more["turns"], more["engrams"])
+        return Engine(fake_model(executor), config, more["turns"], more["libraries"])
 
     monkeypatch.setattr(Engine, "load", load)
     models = RegistryConfig(models_dir=str(tmp_path))

@@ -185,7 +185,7 @@ def test_models_of_a_registry_share_tables(loads: Loads, table: Path, tmp_path: 
     config = RegistryConfig(models_dir=str(tmp_path))
     with Registry(config, configured(engram=(f"docs={table}",))) as registry:
         one, two = registry.load("one"), registry.load("two")
-        registry.check_engrams()
+        registry.check_libraries()
         params = SamplingParams.by_name(engram="docs")
         first, second = tables_of(one).bias(params), tables_of(two).bias(params)
         assert first is not None
@@ -202,7 +202,7 @@ def test_a_registry_refuses_what_fits_no_model(loads: Loads, tmp_path: Path) -> 
     with Registry(config, configured(engram=(f"x={path}",))) as registry:
         registry.load("one")
         with pytest.raises(ConfigError, match="for another vocabulary"):
-            registry.check_engrams()
+            registry.check_libraries()
         with pytest.raises(InvalidRequestError, match="for another vocabulary"):
             tables_of(registry.engine("one")).bias(SamplingParams.by_name(engram="x"))
         with pytest.raises(ConfigError, match="for another vocabulary"):

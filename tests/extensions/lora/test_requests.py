@@ -172,6 +172,19 @@ def test_requests_go_on_with_their_adapters_after_a_reload(files: dict[str, Path
         assert list(map(rest, firsts, streams)) == expected
 
 
+def test_a_server_loads_its_adapters_at_the_start(files: dict[str, Path], tmp_path: Path) -> None:
+    with Registry(RegistryConfig(), config_of(files)) as registry:
+        registry.check_libraries()  # no model is loaded
+        adapters: ModelAdapters = registry.load(files["model"], name="m").adapters  # type: ignore[assignment]
+        assert adapters.loaded == ()
+        adapters.library.add("other", str(tmp_path / "gone"), "another model")
+        registry.check_libraries()
+        assert len(adapters.loaded) == 2
+        adapters.library.add("wrong", str(tmp_path / "gone"))
+        with pytest.raises(ConfigError, match="--lora wrong=.*gone.*does not exist"):
+            registry.check_libraries()
+
+
 def test_what_cannot_be_named_is_refused(files: dict[str, Path], engine: Engine) -> None:
     for wrong, said in (
         ("one", "NAME=PATH"),

@@ -17,6 +17,7 @@ from heddle.engine.adapters import Adapted
 from heddle.errors import (
     AdapterNotFoundError,
     ConfigError,
+    HeddleError,
     InvalidRequestError,
     UnsupportedModelError,
 )
@@ -252,6 +253,18 @@ class ModelAdapters:
                 uses.append(AdapterUse(loaded.adapter, choice.scale))
                 contents.append(f"{loaded.digest} {choice.scale!r}")
         return Adapted(uses, ", ".join(contents)) if uses else None
+
+    def load_all(self) -> None:
+        """See :class:`heddle.engine.adapters.ModelAdapters`."""
+        for known in self.library.known:
+            if known.model:
+                continue
+            try:
+                self.load(known)
+            except HeddleError as error:
+                raise ConfigError(
+                    f"--lora {known.name}={known.source}: {error.message}", param="lora"
+                ) from error
 
     def replace(self, name: str, source: str, model: str = "") -> LoadedAdapter:
         """Load an adapter, and then let requests name it. Arguments as for `AdapterLibrary.add`.
