@@ -7,6 +7,9 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from heddle.checks import check, check_salt, integer
+from heddle.errors import InvalidRequestError
+from heddle.extended import Extended, canonical
+from heddle.parameters import ExtensionParams
 
 if TYPE_CHECKING:
     from array import array
@@ -31,7 +34,7 @@ MAX_TOKEN_NUMBERS = 2**22
 
 
 @dataclass(frozen=True, slots=True)
-class EmbeddingParams:
+class EmbeddingParams(Extended):
     """Parameters of a request for an embedding.
 
     Attributes:
@@ -45,6 +48,7 @@ class EmbeddingParams:
             engine puts it before an input text. None: the default of the files, mostly no text.
         unit_length: whether to divide the vector by its length. NONE divides no vector.
         priority: as in :class:`SamplingParams`.
+        extensions: parameters of extensions. Those that change the sampling have no effect.
 
     Raises:
         InvalidRequestError: names the field and its value.
@@ -55,11 +59,15 @@ class EmbeddingParams:
     prompt_name: str | None = None
     unit_length: bool = True
     priority: int = 0
+    extensions: tuple[ExtensionParams, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "pooling", _pooling(self.pooling))  # the class is frozen
         check_salt(self.cache_salt)
         object.__setattr__(self, "priority", integer(self.priority, "priority"))
+        if self.extensions:
+            found = canonical(self.extensions, ExtensionParams, InvalidRequestError)
+            object.__setattr__(self, "extensions", found)
 
 
 def _pooling(given: object) -> Pooling | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from heddle.doors import extensions, refer
 
@@ -11,9 +11,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from heddle.config import EngineConfig
+    from heddle.extended import Extended
     from heddle.loading.loaded_model import LoadedModel
-    from heddle.sampling_params import SamplingParams
     from heddle.step import AdapterUse
+
+P = TypeVar("P", bound="Extended")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,7 @@ class ModelAdapters(Protocol):
         """The adapters, of all models of the process."""
         ...
 
-    def asked(self, params: SamplingParams, model: str, name: str) -> SamplingParams:
+    def asked(self, params: P, model: str, name: str) -> P:
         """`params` with the adapter `name`, unless they name adapters themselves.
 
         An empty `name`: with the default adapters of the model. `model` is the model's name in
@@ -50,7 +52,7 @@ class ModelAdapters(Protocol):
         """
         ...
 
-    def take(self, params: SamplingParams) -> Adapted | None:
+    def take(self, params: Extended) -> Adapted | None:
         """The adapters that `params` ask for; None if they name none.
 
         It loads those that are not in memory, which takes 0.1 s and longer.
@@ -121,10 +123,10 @@ class _NoAdapters:
     def model_of(self, name: str) -> str | None:
         return None
 
-    def asked(self, params: SamplingParams, model: str, name: str) -> SamplingParams:
+    def asked(self, params: P, model: str, name: str) -> P:
         return params
 
-    def take(self, params: SamplingParams) -> Adapted | None:
+    def take(self, params: Extended) -> Adapted | None:
         return None
 
     def load_all(self) -> None:

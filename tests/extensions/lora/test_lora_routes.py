@@ -116,6 +116,34 @@ def test_requests_name_adapters_in_all_ways(server: Server) -> None:
         assert ask(model="one", lora=[]) == plain
 
 
+VECTOR_ROUTES: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("/v1/embeddings", {"input": ["AHZ"]}),
+    ("/api/embed", {"input": ["AHZ"]}),
+    ("/api/embeddings", {"prompt": "AHZ"}),
+    ("/embedding", {"content": "AHZ"}),
+    ("/pooling", {"input": "AHZ"}),
+    ("/score", {"text_1": "AHZ", "text_2": "BCDE"}),
+    ("/v2/embed", {"texts": ["AHZ"], "input_type": "clustering"}),
+)
+
+
+@pytest.mark.parametrize(("path", "body"), VECTOR_ROUTES)
+def test_vectors_have_the_adapter_that_is_their_model(
+    server: Server, path: str, body: dict[str, Any]
+) -> None:
+    def answer(name: str) -> str:
+        found = server.post(path, {"model": name} | body)
+        assert found.status_code == 200, found.text
+        shown = found.json()
+        vectors = ("data", "embeddings", "embedding")  # the other fields differ by time and name
+        return str(shown if isinstance(shown, list) else [shown.get(key) for key in vectors])
+
+    plain, one = answer("m"), answer("one")
+    assert plain != one == answer("m:one")
+    assert server.scales((0, 1.0)).status_code == 200
+    assert answer("m") == one
+
+
 def test_the_answer_names_what_the_request_named(server: Server) -> None:
     for name in ("one", "m:one", "m"):
         assert server.post("/v1/completions", asked(model=name)).json()["model"] == name

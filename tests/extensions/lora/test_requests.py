@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from heddle.config import EngineConfig, RegistryConfig
+from heddle.embedding import EmbeddingParams
 from heddle.engine import Engine
+from heddle.engine.streaming.blocking import Collector
 from heddle.errors import (
     AdapterNotFoundError,
     ConfigError,
@@ -93,6 +95,33 @@ def test_company_and_cache_change_no_bit(files: dict[str, Path], engine: Engine)
     for _ in range(2):  # the second time, prefixes are cached
         streams = [engine.stream(PROMPT, params) for params in MIXED]
         assert [bits(Output.of(list(stream))) for stream in streams] == alone
+
+
+@pytest.mark.parametrize("pooling", ["mean", "last"])
+def test_embeddings_have_adapters(engine: Engine, pooling: str) -> None:
+    kinds = [EmbeddingParams(pooling).having(params) for params in CHOICES]  # type: ignore[arg-type]
+    alone = []
+    for params in kinds:
+        engine.flush_prefix_cache()
+        alone.append(engine.embed(PROMPT, params).vector.tobytes())
+    assert len(set(alone)) == len(kinds)
+    for _ in range(2):  # the second time, prefixes are cached
+        assert together(engine, kinds) == alone
+
+
+CHOICES = [
+    LoraParams(),
+    LoraParams(lora="one"),  # type: ignore[arg-type]
+    LoraParams(lora="two"),  # type: ignore[arg-type]
+    LoraParams(lora=(AdapterChoice("one", 0.5), AdapterChoice("two"))),
+]
+
+
+def together(engine: Engine, kinds: list[EmbeddingParams]) -> list[bytes]:
+    collectors = [Collector() for _ in kinds]
+    requests = zip(kinds, collectors, strict=True)
+    engine.submit_many([(PROMPT, params, collector) for params, collector in requests])
+    return [one.wait_embedding().vector.tobytes() for one in collectors]
 
 
 def cached(engine: Engine, params: SamplingParams) -> int:

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from heddle.embedding import EmbeddingParams
 from heddle.errors import (
     ClientLimitError,
     EngineClosedError,
@@ -197,7 +196,7 @@ class Admission:
 def _adapters_again(sequence: Sequence, adapters: ModelAdapters) -> Many[AdapterUse] | HeddleError:
     """The adapters of a sequence of another engine, or why it cannot have them here."""
     params = sequence.params
-    if isinstance(params, EmbeddingParams) or not sequence.adapters:
+    if not sequence.adapters:
         return ()
     try:
         adapted = adapters.take(params)

@@ -260,6 +260,7 @@ def prepare(
             )
         params = replace(params, pooling=pooling)
         sequence = Sequence(request_id, params, tokens, len(tokens), frozenset(), NO_RULES)
+        adapt(sequence, params, adapters)
         return Request(sequence, Detokenizer(tokenizer), sink, started, log_id)
     if params.logit_bias:
         check_tokens(model, list(params.logit_bias), "logit_bias")
@@ -271,16 +272,15 @@ def prepare(
         stops |= set(check_tokens(model, params.stop_token_ids, "stop_token_ids"))
     rules = rules_of(model, params, engrams) if rules is None else rules
     sequence = Sequence(request_id, params, tokens, len(tokens), frozenset(stops), rules)
-    if params.extensions:
-        adapt(sequence, params, adapters)
+    adapt(sequence, params, adapters)
     shown = [_control_token(tokenizer, text) for text in params.shown_specials]
     detokenizer = Detokenizer(tokenizer, params.stop, params.min_tokens, shown)
     return Request(sequence, detokenizer, sink, started, log_id)
 
 
-def adapt(sequence: Sequence, params: SamplingParams, adapters: ModelAdapters) -> None:
+def adapt(sequence: Sequence, params: Params, adapters: ModelAdapters) -> None:
     """Give a sequence the adapters that its parameters name. Raises as `ModelAdapters.take`."""
-    adapted = adapters.take(params)
+    adapted = adapters.take(params) if params.extensions else None
     if adapted is not None:
         sequence.adapters, sequence.scope = adapted.uses, adapted.scope(params.cache_salt)
 

@@ -32,11 +32,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from heddle.config import EngineConfig
+    from heddle.engine.adapters import P
     from heddle.executors.adapting import Adapter
+    from heddle.extended import Extended
     from heddle.extensions.lora.reading import AdapterFile
     from heddle.hub_place import HubPlace
     from heddle.loading.loaded_model import LoadedModel
-    from heddle.sampling_params import SamplingParams
 
 _log = logging.getLogger(__name__)
 
@@ -228,7 +229,7 @@ class ModelAdapters:
         self._digests: dict[tuple[str, str], str] = {}  # by name and source
         self._lock, self._one_load = threading.Lock(), threading.Lock()
 
-    def asked(self, params: SamplingParams, model: str, name: str) -> SamplingParams:
+    def asked(self, params: P, model: str, name: str) -> P:
         """See :class:`heddle.engine.adapters.ModelAdapters`."""
         if params.of(LoraParams).lora is not None:
             return params
@@ -241,7 +242,7 @@ class ModelAdapters:
             chosen = (AdapterChoice(name),)
         return params.having(LoraParams(lora=chosen)) if chosen else params
 
-    def take(self, params: SamplingParams) -> Adapted | None:
+    def take(self, params: Extended) -> Adapted | None:
         """See :class:`heddle.engine.adapters.ModelAdapters`."""
         choices = params.of(LoraParams).lora
         if not choices:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from heddle.config import ServerConfig
     from heddle.engine import Engine
+    from heddle.engine.adapters import P
     from heddle.engine.streaming.streams import Backlog
     from heddle.hosting.registry import Registry
     from heddle.sampling_params import SamplingParams
@@ -79,6 +80,10 @@ class Served:
             InvalidRequestError: a value is out of range.
         """
         params = self.engine.model.sampling_params(**{**self.config.sampling, **given})
+        return self.adapted(params)
+
+    def adapted(self, params: P) -> P:
+        """`params` with the adapter that the request named as its model, or with the defaults."""
         adapters = self.engine.adapters
         if not (self.adapter or adapters.library.has_defaults):
             return params

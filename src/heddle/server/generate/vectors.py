@@ -80,12 +80,14 @@ async def vectors(
 ) -> AsyncGenerator[tuple[int, array[float]], None]:
     """Index and vector of each prompt, as they are ready. Close the iterator to cancel the others.
 
-    `scope` is the ASGI scope of the request: its client counts, and its record gets the usage.
+    The vectors have the adapter that the request named as its model, or the default ones. `scope` is the ASGI scope of the request: its client counts, and its record gets the usage.
 
     Raises:
         HeddleError: the engine refuses a text or fails on it; all texts are cancelled.
     """
-    config = served.engine.config
+    config, params = served.engine.config, served.adapted(params)
+    if params.extensions:
+        await asyncio.to_thread(served.engine.adapters.take, params)  # loads what is not in memory
     together = min(_AHEAD * config.slots, config.slots + config.queue)
     if config.client_requests:
         together = min(together, config.client_requests)
