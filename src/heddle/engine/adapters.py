@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from heddle.doors import extensions, refer
+from heddle.errors import AdapterNotFoundError, UnsupportedParameterError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from heddle.step import AdapterUse
 
 P = TypeVar("P", bound="Extended")
+
+_SCOPE = "\0adapters "
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +36,14 @@ class Adapted:
 
     def scope(self, salt: str | None) -> str:
         """The scope of prefixes with these adapters. No salt of a client begins with NUL."""
-        return f"\0adapters {self.contents}\0{salt or ''}"
+        return f"{_SCOPE}{self.contents}\0{salt or ''}"
+
+
+def contents_in(scope: str | None) -> str:
+    """The `contents` of the adapters whose prefixes have this scope; empty: it is of none."""
+    if scope is None or not scope.startswith(_SCOPE):
+        return ""
+    return scope.removeprefix(_SCOPE).partition("\0")[0]
 
 
 class ModelAdapters(Protocol):
@@ -60,6 +70,26 @@ class ModelAdapters(Protocol):
         Raises:
             InvalidRequestError: an adapter is unknown, or changes another model.
             HeddleError: it cannot be loaded.
+        """
+        ...
+
+    def replace(self, name: str, source: str, model: str = "") -> object:
+        """Load an adapter, and then let requests name it. One of that name is replaced.
+
+        Running requests keep the old one. `model` is the name of this model in requests, empty for
+        the default model.
+
+        Raises:
+            ConfigError: the name is none.
+            HeddleError: the adapter cannot be loaded. One of this name stays.
+        """
+        ...
+
+    def remove(self, name: str) -> None:
+        """Forget an adapter. Requests that began with it keep it.
+
+        Raises:
+            AdapterNotFoundError: there is none of this name.
         """
         ...
 
@@ -128,6 +158,12 @@ class _NoAdapters:
 
     def take(self, params: Extended) -> Adapted | None:
         return None
+
+    def replace(self, name: str, source: str, model: str = "") -> object:
+        raise UnsupportedParameterError("no installed extension loads adapters", param="lora")
+
+    def remove(self, name: str) -> None:
+        raise AdapterNotFoundError(f"no adapter is named {name!r}; there is none", param="lora")
 
     def load_all(self) -> None:
         """Nothing to do: there are no adapters."""

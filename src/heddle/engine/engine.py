@@ -135,6 +135,30 @@ class Engine(Closing):
         """
         return cls(load_model(model, config, progress), config, turns, libraries)
 
+    # --- adapters --------------------------------------------------------------------------------
+
+    def load_adapter(self, name: str, source: str | Path) -> None:
+        """Load an adapter (LoRA), so that requests may name it. One of that name is replaced.
+
+        Running requests keep the adapter that they began with. `source` is a folder of PEFT, a
+        GGUF file, or a name of the hub. Where several engines share their libraries, this is for
+        the default model.
+
+        Raises:
+            ConfigError: no adapter can have this name.
+            ModelSourceError, ModelFileError, UnsupportedModelError: it cannot be loaded.
+            InvalidRequestError: it is larger than `lora_memory`.
+        """
+        self.adapters.replace(name, str(source))
+
+    def unload_adapter(self, name: str) -> None:
+        """Forget an adapter. Running requests keep it.
+
+        Raises:
+            AdapterNotFoundError: there is none of this name.
+        """
+        self.adapters.remove(name)
+
     # --- requests --------------------------------------------------------------------------------
 
     def submit(self, prompt: Prompt, params: Params, sink: Sink) -> Ticket:

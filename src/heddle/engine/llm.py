@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from heddle.closing import Closing
 from heddle.config import DEFAULT_MODEL, EngineConfig
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from heddle.outputs import Delta, Output
 
 T = TypeVar("T")
+P = TypeVar("P", SamplingParams, EmbeddingParams)
+Adapters: TypeAlias = "str | Sequence[str | Mapping[str, Any]]"
 
 
 class LLM(Closing):
@@ -59,6 +61,7 @@ class LLM(Closing):
         prompts: str | Iterable[Prompt],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
+        lora: Adapters | None = None,
         progress: bool | None = None,
     ) -> list[Output]:
         """Generate one output per prompt, in the order of the prompts.
@@ -69,6 +72,8 @@ class LLM(Closing):
             prompts: texts or lists of token ids, any number of them, or one text.
             params: one for all prompts, or one for each. None: the model's defaults; to change
                 some of them, pass `llm.sampling_params(max_tokens=20)`.
+            lora: adapters for all prompts, in place of those in `params`: a name, or a list of
+                names and of objects as `{"name": "poems", "scale": 0.5}`.
             progress: show a bar on standard error; None shows it for 16 prompts or more, on a
                 terminal.
 
@@ -86,7 +91,8 @@ class LLM(Closing):
                 " or one for each",
                 param="params",
             )
-        return self._run(prompts, params, Collector.wait, progress)
+        asked = [_adapted(one, lora) for one in params]
+        return self._run(prompts, asked, Collector.wait, progress)
 
     def sampling_params(self, **given: Any) -> SamplingParams:
         """Sampling parameters: the values in `given`, else the model's defaults.
@@ -102,6 +108,7 @@ class LLM(Closing):
         pooling: Pooling | str | None = None,
         *,
         prompt_name: str | None = None,
+        lora: Adapters | None = None,
         progress: bool | None = None,
     ) -> NDArray[np.float32]:
         """Embeddings of the prompts: float32 (n, width of the model), one row of length 1 each.
@@ -113,6 +120,7 @@ class LLM(Closing):
                 takes "none", too.
             prompt_name: name of a text of the model's files that goes before each prompt, such as
                 "query". None: the files' default, mostly no text.
+            lora: as for :meth:`generate`.
             progress: as for :meth:`generate`.
 
         Raises:
@@ -124,6 +132,7 @@ class LLM(Closing):
         prompts = [prompts] if isinstance(prompts, str) else list(prompts)
         params = EmbeddingParams(pooling, prompt_name=prompt_name)  # type: ignore[arg-type]
         self.engine.model.check_one_vector(params)
+        params = _adapted(params, lora)
         embeddings = self._run(prompts, [params] * len(prompts), Collector.wait_embedding, progress)
         vectors = [np.frombuffer(one.vector, np.float32) for one in embeddings]
         width = self.engine.model.shape.width
@@ -173,9 +182,15 @@ class LLM(Closing):
         return [probability(judge.logit(one.vector)) for one in vectors]
 
     def chat(
-        self, messages: Sequence[Mapping[str, Any]], params: SamplingParams | None = None
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        params: SamplingParams | None = None,
+        *,
+        lora: Adapters | None = None,
     ) -> Output:
         """Generate the answer to messages with at least `role` and `content`.
+
+        `lora` names adapters as for :meth:`generate`.
 
         Of an answer of gpt-oss, `text` is the text without reasoning. Texts of other models are
         complete.
@@ -189,10 +204,10 @@ class LLM(Closing):
         text = model.chat_text(messages)
         prompt, reading = model.tokenizer.encode_chat(text), model.reading(text)
         if not reading.frames:
-            return self.generate([prompt], params)[0]
+            return self.generate([prompt], params, lora=lora)[0]
         shown = reading.controls(model.tokenizer.control_id)
         params = replace(params or model.sampling_params(), shown_specials=shown)
-        [output] = self.generate([prompt], params)
+        [output] = self.generate([prompt], params, lora=lora)
         cut = output.finish is FinishReason.LENGTH
         return replace(output, text=reading.read(output.text, cut=cut).text)
 
@@ -242,3 +257,12 @@ class LLM(Closing):
         except BaseException:
             self._places.release()
             raise
+
+
+def _adapted(params: P, lora: Adapters | None) -> P:
+    """The parameters with these adapters; None: with those that they name."""
+    if lora is None:
+        return params
+    for named in SamplingParams.by_name(lora=lora).extensions:
+        params = params.having(named)
+    return params

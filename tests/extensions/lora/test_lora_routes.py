@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
@@ -147,6 +148,27 @@ def test_vectors_have_the_adapter_that_is_their_model(
 def test_the_answer_names_what_the_request_named(server: Server) -> None:
     for name in ("one", "m:one", "m"):
         assert server.post("/v1/completions", asked(model=name)).json()["model"] == name
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_fingerprints_name_the_contents_of_adapters(server: Server, streams: bool) -> None:
+    def fingerprint(**body: Any) -> str:
+        answer = server.post("/v1/completions", asked(stream=streams, **body)).text
+        found = set(re.findall(r'"system_fingerprint":"(bits-[0-9a-f]{16})"', answer))
+        assert len(found) == 1, answer
+        return str(found.pop())
+
+    plain, one = fingerprint(), fingerprint(model="one")
+    server.load("two", "two")
+    two, half = fingerprint(model="two"), fingerprint(lora=[{"name": "one", "scale": 0.5}])
+    assert len({plain, one, two, half}) == 4
+    assert fingerprint(lora=[]) == fingerprint(lora=[{"name": "one", "scale": 0}]) == plain
+    assert fingerprint(lora="one", cache_salt="x") == one
+    server.write("two", 7)
+    server.load("two", "two", load_inplace=True)
+    assert fingerprint(model="two") not in {plain, one, two, half}
+    server.scales((0, 1.0))
+    assert fingerprint() == one
 
 
 def test_unknown_names_are_refused_with_those_that_there_are(server: Server) -> None:

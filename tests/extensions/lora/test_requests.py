@@ -10,6 +10,8 @@ import pytest
 from heddle.config import EngineConfig, RegistryConfig
 from heddle.embedding import EmbeddingParams
 from heddle.engine import Engine
+from heddle.engine.adapters import _NoAdapters
+from heddle.engine.llm import LLM
 from heddle.engine.streaming.blocking import Collector
 from heddle.errors import (
     AdapterNotFoundError,
@@ -17,6 +19,7 @@ from heddle.errors import (
     InvalidRequestError,
     ModelSourceError,
     UnsupportedModelError,
+    UnsupportedParameterError,
 )
 from heddle.extensions.lora.parameters import AdapterChoice, LoraParams
 from heddle.extensions.lora.settings import LoraSettings
@@ -210,8 +213,43 @@ def test_a_server_loads_its_adapters_at_the_start(files: dict[str, Path], tmp_pa
         registry.check_libraries()
         assert len(adapters.loaded) == 2
         adapters.library.add("wrong", str(tmp_path / "gone"))
-        with pytest.raises(ConfigError, match="--lora wrong=.*gone.*does not exist"):
+        with pytest.raises(ConfigError, match=r"--lora wrong=.*gone.*does not exist"):
             registry.check_libraries()
+
+
+def test_programs_load_and_name_adapters(files: dict[str, Path]) -> None:
+    (files["model"] / "chat_template.jinja").write_text("{{ messages[0].content }}")
+    with LLM(str(files["model"]), EngineConfig(slots=8, threads=2, kv_cache=1 << 22)) as llm:
+        llm.engine.load_adapter("one", files["one"])
+        llm.engine.load_adapter("two", str(files["two"]))
+
+        def text(**asked: Any) -> tuple[Any, ...]:
+            return bits(llm.generate([PROMPT], PARAMS, **asked)[0])
+
+        assert text(lora="one") == bits(llm.engine.complete(PROMPT, asking("one")))
+        mixed = ["two", {"name": "one", "scale": 0.5}]
+        expected = bits(llm.engine.complete(PROMPT, asking("two", ("one", 0.5))))
+        assert text(lora=mixed) == expected != text() == text(lora=[])
+        assert bits(llm.generate([PROMPT], asking("one"), lora="two")[0]) == text(lora="two")
+        asks = [{"role": "user", "content": "ABC"}]
+        assert bits(llm.chat(asks, PARAMS, lora="one")) != bits(llm.chat(asks, PARAMS))
+        assert (llm.embed([PROMPT], lora="one") != llm.embed([PROMPT])).any()
+        llm.engine.load_adapter("one", files["two"])
+        assert text(lora="one") == text(lora="two")
+        llm.engine.unload_adapter("one")
+        with pytest.raises(InvalidRequestError, match="there is two"):
+            text(lora="one")
+        with pytest.raises(AdapterNotFoundError):
+            llm.engine.unload_adapter("one")
+        assert len(llm.engine.adapters.loaded) == 1  # type: ignore[attr-defined]
+
+
+def test_without_an_extension_there_are_no_adapters() -> None:
+    none: Any = _NoAdapters()
+    with pytest.raises(UnsupportedParameterError, match="no installed extension"):
+        none.replace("one", "path")
+    with pytest.raises(AdapterNotFoundError, match="'one'"):
+        none.remove("one")
 
 
 def test_what_cannot_be_named_is_refused(files: dict[str, Path], engine: Engine) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from heddle.embedding import MAX_TOKEN_NUMBERS, EmbeddingParams, Pooling
+from heddle.engine.adapters import contents_in
 from heddle.engine.requests.processors import processors_of
 from heddle.errors import InvalidRequestError
 from heddle.outputs import Delta, FinishReason, Progress, Usage
@@ -69,6 +70,11 @@ class Ticket:
         """Finish reason of the request; None while it runs or waits."""
         end = self._request.end
         return None if end is None else end[0]
+
+    @property
+    def adapted(self) -> str:
+        """Identifies contents and factors of the request's adapters; empty: it has none."""
+        return contents_in(self._request.sequence.scope)
 
     def cancel(self) -> None:
         """End the request. Its last delta says CANCELLED. No effect if it has ended.

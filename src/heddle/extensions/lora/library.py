@@ -268,18 +268,18 @@ class ModelAdapters:
                 ) from error
 
     def replace(self, name: str, source: str, model: str = "") -> LoadedAdapter:
-        """Load an adapter, and then let requests name it. Arguments as for `AdapterLibrary.add`.
-
-        Raises:
-            ConfigError: the name is none.
-            HeddleError: as :meth:`load`. An adapter of this name stays.
-        """
+        """See :class:`heddle.engine.adapters.ModelAdapters`."""
         check_name(name)
         with self._one_load:
             loaded = self._read(KnownAdapter(name, source, model, -1))
         self.library.add(name, source, model)
         self._put_out([key for key in self._digests if key[0] == name and key[1] != source])
         return loaded
+
+    def remove(self, name: str) -> None:
+        """See :class:`heddle.engine.adapters.ModelAdapters`."""
+        self.library.remove(name)
+        self.forget(name)
 
     def forget(self, name: str) -> None:
         """Put out an adapter that requests may no longer name."""

@@ -137,6 +137,8 @@ class Dispatcher:
         streams = engine.generate_many(
             choices, service.backlog, rules, record.client, record.submit(), known
         )
+        if request.params.extensions:
+            writer.adapted(", ".join(sorted({ticket.adapted for ticket in streams.tickets})))
         if request.stream:
             if engine.config.queue_timeout or request.params.deadline:
                 await _begun(http_request, streams)

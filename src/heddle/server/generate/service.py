@@ -68,8 +68,7 @@ class Served:
         if self.engine.fingerprint is None:
             return None
         settings = (sorted(self.config.sampling.items()), self.config.open_schemas)
-        digest = hashlib.sha256(f"{self.engine.fingerprint} {settings}".encode())
-        return f"bits-{digest.hexdigest()[:16]}"
+        return fingerprint_of(self.engine.fingerprint, settings)
 
     def sampling_params(self, **given: Any) -> SamplingParams:
         """Sampling parameters: the values in `given`, else the server's defaults, else the model's.
@@ -238,6 +237,12 @@ class Service:
     async def load(self, request: Request, error: ModelUnloadedError) -> None:
         """Load the model that `error` names. The load continues if the client leaves."""
         await unless_gone(request.receive, loaded(self.registry.begin_known(error.model)))
+
+
+def fingerprint_of(*parts: object) -> str:
+    """A `system_fingerprint` that names all of these."""
+    digest = hashlib.sha256(" ".join(map(str, parts)).encode())
+    return f"bits-{digest.hexdigest()[:16]}"
 
 
 def _spellings(name: str) -> Iterator[str]:

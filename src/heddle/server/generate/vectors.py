@@ -80,7 +80,8 @@ async def vectors(
 ) -> AsyncGenerator[tuple[int, array[float]], None]:
     """Index and vector of each prompt, as they are ready. Close the iterator to cancel the others.
 
-    The vectors have the adapter that the request named as its model, or the default ones. `scope` is the ASGI scope of the request: its client counts, and its record gets the usage.
+    They have the adapter that the request named as its model, or the default ones. `scope` is the
+    ASGI scope of the request: its client counts, and its record gets the usage.
 
     Raises:
         HeddleError: the engine refuses a text or fails on it; all texts are cancelled.

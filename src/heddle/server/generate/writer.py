@@ -49,6 +49,9 @@ class AnswerWriter(ABC):
         self.id = self.prefix + (secrets.token_hex(12) if fixed is None else new_id())
         self._model = model
 
+    def adapted(self, contents: str) -> None:  # noqa: B027  few APIs show it
+        """Learn what identifies the adapters of the choices. Empty: they have none."""
+
     @abstractmethod
     def json(self, outputs: Sequence[Output], totals: Json) -> list[bytes]:
         """The answer as one JSON document, in parts to join."""

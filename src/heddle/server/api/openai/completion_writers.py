@@ -13,6 +13,7 @@ from heddle.server.api.openai.logprobs import (
     chat_logprobs,
     prompt_logprobs,
 )
+from heddle.server.generate.service import fingerprint_of
 from heddle.server.generate.token_parts import parts_with_tokens
 from heddle.server.generate.usage import prompt_progress
 from heddle.server.generate.writer import AnswerWriter
@@ -114,6 +115,13 @@ class _CompletionsWriter(AnswerWriter):
         self._sent: Counter[int] = Counter()  # tokens of each choice of a stream
         self._called: set[int] = set()  # choices that have calls
         self._reasoning_tokens = 0
+
+    def adapted(self, contents: str) -> None:
+        """Name the adapters in `system_fingerprint`, which promises equal bits."""
+        name = self._options.fingerprint
+        if name is not None and contents:
+            name = fingerprint_of(name, contents)
+            self._frame["system_fingerprint"] = self._chunk_frame["system_fingerprint"] = name
 
     def json(self, outputs: Sequence[Output], totals: Json) -> list[bytes]:
         """Encode choices one by one, because their objects take six times the memory."""
