@@ -12,7 +12,7 @@ from heddle.cli.loading import load
 from heddle.cli.newcomer import chosen
 from heddle.cli.options import ModelOrDefault, with_groups
 from heddle.config import EngineConfig
-from heddle.errors import ConfigError, ContextLengthError, HeddleError
+from heddle.errors import ConfigError, ContextLengthError, HeddleError, InvalidRequestError
 from heddle.outputs import FinishReason
 from heddle.sampling_params import SamplingParams
 from heddle.text.parsing.answer_reader import PartReader
@@ -62,10 +62,16 @@ def chat(
             **{"temperature": TEMPERATURE, **loaded.model.sampling_defaults, **given}
         )
         conversation = Conversation(loaded, params, system)
+        loaded.adapters.load_all()
+        adapters = loaded.adapters.library.names
+        if len(adapters) == 1:
+            conversation.adapt(adapters[0])
         if sys.stdin.isatty():
             with suppress(ImportError):  # absent on Windows
                 import readline  # noqa: F401  gives `input` its line editing and history
             print(f"{loaded.model.info.id}: {_HELP}")
+            if adapters:
+                print(f"/adapter NAME answers with an adapter: {', '.join(adapters)}")
         while (line := _read_line()) is not None:
             try:
                 if not _run_line(conversation, line.strip()):
@@ -88,9 +94,21 @@ class Conversation:
                 " that has one"
             )
         self._engine = engine
-        self._params = params
+        self._plain = self._params = params
         self._opening = [] if system is None else [{"role": "system", "content": system}]
         self.messages = list(self._opening)
+
+    def adapt(self, name: str) -> None:
+        """Answer with an adapter from now on. An empty name: without one.
+
+        Raises:
+            InvalidRequestError: there is no such adapter.
+        """
+        adapters = self._engine.adapters
+        if name and name not in adapters.library.names:
+            known = ", ".join(adapters.library.names) or "none"
+            raise InvalidRequestError(f"no adapter is named {name[:64]!r}; there is {known}")
+        self._params = adapters.asked(self._plain, "", name)
 
     def reset(self) -> None:
         """Forget all messages except the system message."""
@@ -160,11 +178,20 @@ def _run_line(conversation: Conversation, line: str) -> bool:
         return False
     if line == "/reset":
         conversation.reset()
+    elif line.partition(" ")[0] == "/adapter":
+        _adapt(conversation, line.partition(" ")[2].strip())
     elif line.startswith("/"):
         print(f"{line} is not a command. {_HELP}", file=sys.stderr)
     elif line:
         _print_answer(conversation, line)
     return True
+
+
+def _adapt(conversation: Conversation, name: str) -> None:
+    try:
+        conversation.adapt(name)
+    except HeddleError as error:
+        print(error.message, file=sys.stderr)
 
 
 def _print_answer(conversation: Conversation, text: str) -> None:

@@ -150,6 +150,42 @@ def test_the_answer_names_what_the_request_named(server: Server) -> None:
         assert server.post("/v1/completions", asked(model=name)).json()["model"] == name
 
 
+GREEDY = {"temperature": 0, "ignore_eos": True}
+CHAT = {"messages": [{"role": "user", "content": "ABC"}], "max_tokens": 9}
+APIS: tuple[tuple[str, dict[str, Any], str], ...] = (
+    ("/completion", {"prompt": "ABC", "n_predict": 9} | GREEDY, '"content":"(.*?)"'),
+    ("/v1/chat/completions", CHAT | GREEDY, '"content":"(.*?)"'),
+    ("/v1/messages", CHAT | {"temperature": 0}, '"text":"(.*?)"'),
+    ("/v1/responses", {"input": "ABC", "max_output_tokens": 9} | GREEDY, '"text":"(.*?)"'),
+    ("/api/chat", CHAT | {"options": GREEDY | {"num_predict": 9}}, '"content":"(.*?)"'),
+    (
+        "/api/generate",
+        {"prompt": "ABC", "raw": True, "options": GREEDY | {"num_predict": 9}},
+        '"response":"(.*?)"',
+    ),
+)
+
+
+@pytest.mark.parametrize(("path", "body", "pattern"), APIS)
+def test_all_apis_have_adapters(
+    server: Server, path: str, body: dict[str, Any], pattern: str
+) -> None:
+    def text(**more: Any) -> str:
+        answer = server.post(path, {"model": "m", "stream": False} | body | more)
+        assert answer.status_code == 200, answer.text
+        return "".join(re.findall(pattern, answer.text))
+
+    plain, one = text(), text(model="one")
+    assert plain != one == text(lora="one") == text(model="m:one")
+    assert text(model="one", lora=[]) == plain
+
+
+def test_llama_cpp_s_settings_name_the_adapters(server: Server) -> None:
+    body = {"prompt": "ABC", "n_predict": 1, "lora": [{"id": 0, "scale": 0.5}]}
+    settings = server.post("/completion", body).json()["generation_settings"]
+    assert settings["lora"] == [{"name": 0, "scale": 0.5}]
+
+
 @pytest.mark.parametrize("streams", [False, True])
 def test_fingerprints_name_the_contents_of_adapters(server: Server, streams: bool) -> None:
     def fingerprint(**body: Any) -> str:

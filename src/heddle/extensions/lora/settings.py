@@ -12,7 +12,7 @@ class LoraSettings(EngineSettings):
 
     lora: tuple[str, ...] = setting(
         (),
-        "requests",
+        "model",
         "adapters (LoRA) that requests may name, each NAME=PATH or NAME=ORG/REPO, separated by"
         " commas; repeatable",
         fixed=True,
