@@ -170,8 +170,10 @@ APIS: tuple[tuple[str, dict[str, Any], str], ...] = (
 def test_all_apis_have_adapters(
     server: Server, path: str, body: dict[str, Any], pattern: str
 ) -> None:
-    def text(**more: Any) -> str:
-        answer = server.post(path, {"model": "m", "stream": False} | body | more)
+    def text(model: str = "m", **more: Any) -> str:
+        asks = {"model": model, "stream": False} | body
+        asks |= {"options": asks["options"] | more} if "options" in asks else more
+        answer = server.post(path, asks)
         assert answer.status_code == 200, answer.text
         return "".join(re.findall(pattern, answer.text))
 
