@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
+import numpy as np
 import pytest
 from anthropic import Anthropic
 from openai import OpenAI
@@ -22,6 +23,7 @@ from configs import server_config
 from heddle import LLM, Engine
 from heddle.config import DEFAULT_MODEL
 from live_server import live_server
+from lora_writer import peft_tensors, write_peft
 from patience import PATIENCE
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ pytestmark = pytest.mark.model
 
 ROOT = Path(__file__).parents[2]
 ADDRESS = "http://127.0.0.1:8080"
+QUERIES = "model.layers.0.self_attn.q_proj"
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -108,9 +111,19 @@ def send(words: list[str]) -> None:
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    config = server_config(port=0, slot_save_path=str(tmp_path_factory.mktemp("slots")))
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The working directory of the code, with an adapter of the default model."""
+    folder = tmp_path_factory.mktemp("pages")
+    side = np.zeros((1, 576), np.float32)
+    write_peft(folder / "my-adapter", peft_tensors({QUERIES: (side, side.T)}), r=1)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def address(folder: Path) -> Iterator[str]:
+    config = server_config(port=0, slot_save_path=str(folder))
     with Engine.load(DEFAULT_MODEL) as engine, live_server(engine, config) as live:
+        engine.load_adapter("poems", folder / "my-adapter")
         yield live.url
 
 
@@ -120,7 +133,10 @@ def test_the_pages_with_code_are_found() -> None:
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
-def test_the_code_on_a_page_runs(path: Path, address: str) -> None:
+def test_the_code_on_a_page_runs(
+    path: Path, address: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
     page = path.read_text("utf-8").replace(ADDRESS, address)
     namespace: dict[str, Any] = {"__name__": path.stem}
     made: list[Any] = []  # also what a later block has replaced

@@ -266,7 +266,8 @@ def prepare(
             )
         params = replace(params, pooling=pooling)
         sequence = Sequence(request_id, params, tokens, len(tokens), frozenset(), NO_RULES)
-        adapt(sequence, params, adapters)
+        if params.extensions:
+            adapt(sequence, params, adapters)
         return Request(sequence, Detokenizer(tokenizer), sink, started, log_id)
     if params.logit_bias:
         check_tokens(model, list(params.logit_bias), "logit_bias")
@@ -278,7 +279,8 @@ def prepare(
         stops |= set(check_tokens(model, params.stop_token_ids, "stop_token_ids"))
     rules = rules_of(model, params, engrams) if rules is None else rules
     sequence = Sequence(request_id, params, tokens, len(tokens), frozenset(stops), rules)
-    adapt(sequence, params, adapters)
+    if params.extensions:
+        adapt(sequence, params, adapters)
     shown = [_control_token(tokenizer, text) for text in params.shown_specials]
     detokenizer = Detokenizer(tokenizer, params.stop, params.min_tokens, shown)
     return Request(sequence, detokenizer, sink, started, log_id)
@@ -286,7 +288,7 @@ def prepare(
 
 def adapt(sequence: Sequence, params: Params, adapters: ModelAdapters) -> None:
     """Give a sequence the adapters that its parameters name. Raises as `ModelAdapters.take`."""
-    adapted = adapters.take(params) if params.extensions else None
+    adapted = adapters.take(params)
     if adapted is not None:
         sequence.adapters, sequence.scope = adapted.uses, adapted.scope(params.cache_salt)
 

@@ -1,4 +1,4 @@
-"""Adapters of low rank (LoRA): read from their files, and merged into a model's matrices."""
+"""Adapters of low rank (LoRA): read from their files, served, and merged into matrices."""
 
 from heddle.doors import Extension
 

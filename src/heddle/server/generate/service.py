@@ -79,14 +79,12 @@ class Served:
             InvalidRequestError: a value is out of range.
         """
         params = self.engine.model.sampling_params(**{**self.config.sampling, **given})
-        return self.adapted(params)
+        has_some = self.adapter or self.engine.adapters.library.has_defaults
+        return self.adapted(params) if has_some else params
 
     def adapted(self, params: P) -> P:
         """`params` with the adapter that the request named as its model, or with the defaults."""
-        adapters = self.engine.adapters
-        if not (self.adapter or adapters.library.has_defaults):
-            return params
-        return adapters.asked(params, self.model, self.adapter)
+        return self.engine.adapters.asked(params, self.model, self.adapter)
 
     def check_choices(self, prompts: int, n: int) -> None:
         """Refuse a request with more choices than slots and queue hold.
