@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from heddle.doors import extensions, refer
 from heddle.errors import AdapterNotFoundError, UnsupportedParameterError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from heddle.config import EngineConfig
     from heddle.extended import Extended
@@ -46,12 +47,32 @@ def contents_in(scope: str | None) -> str:
     return scope.removeprefix(_SCOPE).partition("\0")[0]
 
 
+@dataclass(frozen=True, slots=True)
+class AdapterSize:
+    """The size of an adapter in memory.
+
+    Attributes:
+        digest: of its contents. Adapters with equal contents share their memory.
+        bytes: of its matrices.
+        rank: its largest rank.
+    """
+
+    digest: str
+    bytes: int
+    rank: int
+
+
 class ModelAdapters(Protocol):
     """The adapters that requests to one model may name. Any thread may call all methods."""
 
     @property
     def library(self) -> AdapterLibrary:
         """The adapters, of all models of the process."""
+        ...
+
+    @property
+    def sizes(self) -> Mapping[str, AdapterSize]:
+        """The adapters in memory, by name."""
         ...
 
     def asked(self, params: P, model: str, name: str) -> P:
@@ -142,6 +163,7 @@ class _NoAdapters:
 
     has_defaults = False
     names: Sequence[str] = ()
+    sizes: Mapping[str, AdapterSize] = MappingProxyType({})
 
     @property
     def library(self) -> AdapterLibrary:

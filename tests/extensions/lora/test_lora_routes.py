@@ -15,7 +15,7 @@ from heddle.config import EngineConfig, RegistryConfig, ServerConfig
 from heddle.extensions.lora.settings import LoraSettings
 from heddle.hosting.registry import Registry
 from live_server import live_server
-from lora_writer import changes_of, gguf_tensors, peft_tensors, write_gguf_adapter, write_peft
+from lora_writer import RANK, changes_of, gguf_tensors, peft_tensors, write_gguf_adapter, write_peft
 from models.tiny.llama import PLAIN
 from patience import PATIENCE
 
@@ -226,6 +226,19 @@ def test_models_have_their_adapters(server: Server) -> None:
     server.load("two", "two")
     models = {one["id"]: one.get("parent") for one in server.get("/v1/models")["data"]}
     assert models == {"m": None, "one": "m", "two": "m"}
+    one, two = server.get("/v1/models")["data"][1:]
+    assert (two["rank"], two["bytes"] > 0, "rank" in one) == (RANK, True, False)
+    server.load("again", "two")
+    body = httpx.get(server.url + "/metrics", timeout=PATIENCE, headers=BOSS).text
+    found = {
+        name: float(value)
+        for name, value in re.findall(r"^(heddle_adapter\w*)\{.*\} (\S+)$", body, re.MULTILINE)
+    }
+    assert found == {
+        "heddle_adapters": 3,
+        "heddle_adapters_loaded": 2,
+        "heddle_adapter_bytes": two["bytes"],
+    }
     assert server.get("/v1/models/one")["id"] == "one"
 
 

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from heddle.engine.adapters import Adapted
+from heddle.engine.adapters import Adapted, AdapterSize
 from heddle.errors import (
     AdapterNotFoundError,
     ConfigError,
@@ -312,6 +312,16 @@ class ModelAdapters:
         """Those in memory, the least recently used first."""
         with self._lock:
             return tuple(self._loaded.values())
+
+    @property
+    def sizes(self) -> dict[str, AdapterSize]:
+        """See :class:`heddle.engine.adapters.ModelAdapters`."""
+        with self._lock:
+            return {
+                name: AdapterSize(digest, self._loaded[digest].bytes, self._loaded[digest].rank)
+                for (name, _), digest in self._digests.items()
+                if digest in self._loaded
+            }
 
     def _put_out(self, keys: Sequence[tuple[str, str]]) -> None:
         """Put out adapters, unless others have their contents."""

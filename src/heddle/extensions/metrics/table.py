@@ -67,6 +67,10 @@ def _kv_bytes(moment: Moment) -> Mapping[str, float]:
     return {moment.engine.config.kv_type: moment.engine.model.executor.memory.bytes}
 
 
+def _adapter_bytes(moment: Moment) -> float:
+    return sum(one.bytes for one in set(moment.engine.adapters.sizes.values()))
+
+
 def _step_tokens(moment: Moment) -> Mapping[str, float]:
     activity = moment.now.activity
     return {"prompt": activity.prompt_tokens, "decode": activity.decodes}
@@ -207,6 +211,19 @@ ROWS: tuple[Row[Moment], ...] = (
         "Prompt and output tokens per second of recent steps, without idle time.",
         lambda at: at.now.busy_rate,
     ),
+    Row(
+        "heddle_adapters",
+        _LEVEL,
+        "Adapters that requests may name, of all models.",
+        lambda at: len(at.engine.adapters.library.names),
+    ),
+    Row(
+        "heddle_adapters_loaded",
+        _LEVEL,
+        "Names of adapters that are in memory.",
+        lambda at: len(at.engine.adapters.sizes),
+    ),
+    Row("heddle_adapter_bytes", _LEVEL, "Bytes of the adapters in memory.", _adapter_bytes),
     Row("heddle_kv_pages", _LEVEL, "Pages of the KV cache.", lambda at: at.now.pages_total),
     Row(
         "heddle_kv_pages_used",

@@ -121,7 +121,7 @@ ROWS: tuple[Row[Moment], ...] = (
 
 LORA = (
     "vllm:lora_requests_info",
-    "Adapters of running and waiting requests; always none. The value is the time.",
+    "Adapters of running and waiting requests; not shown. The value is the time.",
 )
 CACHE = ("vllm:cache_config_info", "Block size and number of blocks of the KV cache. Always 1.")
 HISTOGRAMS = {

@@ -37,7 +37,7 @@ def routes(service: Service) -> APIRouter:
     async def models() -> Response:
         """List all models, the default first, whose entry has its aliases. Then all adapters.
 
-        An adapter's `parent` is the model that it changes.
+        An adapter's `parent` is the model that it changes. Those in memory have `rank` and `bytes`.
         """
         known = {status.name: status for status in registry.status()}
         found = [described(name, known[name], service) for name in registry.names if name in known]
@@ -45,7 +45,10 @@ def routes(service: Service) -> APIRouter:
         for name in adapters.names:
             model = adapters.model_of(name) or registry.default
             if model in known:
-                found.append(described(name, known[model], service) | {"parent": model})
+                engine = registry.engines.get(model)
+                size = None if engine is None else engine.adapters.sizes.get(name)
+                more = {} if size is None else {"rank": size.rank, "bytes": size.bytes}
+                found.append(described(name, known[model], service) | {"parent": model} | more)
         ends = {"first_id": found[0]["id"], "last_id": found[-1]["id"]} if found else {}
         return json_response({"object": "list", "data": found, "has_more": False, **ends})
 
