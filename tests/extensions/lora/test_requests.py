@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from heddle.config import EngineConfig, RegistryConfig
+from heddle.config import EngineConfig, RegistryConfig, ServerConfig
 from heddle.embedding import EmbeddingParams
 from heddle.engine import Engine
 from heddle.engine.adapters import _NoAdapters
 from heddle.engine.llm import LLM
 from heddle.engine.streaming.blocking import Collector
+from heddle.engine.streaming.streams import Backlog
 from heddle.errors import (
     AdapterNotFoundError,
     ConfigError,
@@ -26,6 +29,8 @@ from heddle.extensions.lora.settings import LoraSettings
 from heddle.hosting.registry import Registry
 from heddle.outputs import Output
 from heddle.sampling_params import SamplingParams
+from heddle.server.generate.service import Served
+from heddle.server.generate.vectors import vectors
 from lora_writer import changes_of, peft_tensors, write_peft
 from models.tiny.llama import PLAIN
 
@@ -110,6 +115,22 @@ def test_embeddings_have_adapters(engine: Engine, pooling: str) -> None:
     assert len(set(alone)) == len(kinds)
     for _ in range(2):  # the second time, prefixes are cached
         assert together(engine, kinds) == alone
+
+
+def test_the_texts_of_one_body_have_one_adapter(files: dict[str, Path], engine: Engine) -> None:
+    backlog = Backlog(1 << 20)
+    served = Served("one", engine, ServerConfig(), backlog, adapter="one")
+    prompts = [PROMPT] * 100  # more than are in the engine at once
+
+    async def read() -> int:
+        async with aclosing(vectors(prompts, EmbeddingParams(), served, {})) as ready:
+            await anext(ready)
+            engine.load_adapter("one", files["two"])
+            return len([one async for one in ready])
+
+    with pytest.raises(InvalidRequestError, match="send the request again"):
+        asyncio.run(read())
+    assert asyncio.run(read()) == len(prompts) - 1, "its contents are equal"
 
 
 CHOICES = [

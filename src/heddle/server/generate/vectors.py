@@ -92,10 +92,13 @@ async def vectors(
     together = min(_AHEAD * config.slots, config.slots + config.queue)
     if config.client_requests:
         together = min(together, config.client_requests)
+    adapted: set[str] = set()
     for first in range(0, len(prompts), together):
         requests = [(prompt, params) for prompt in prompts[first : first + together]]
         streams = await _submitted(requests, served, scope, patient=first > 0)
         try:
+            adapted.update(ticket.adapted for ticket in streams.tickets)
+            _check_same(adapted)
             async for index, delta in streams:
                 if delta.embedding is not None:
                     yield first + index, delta.embedding
@@ -103,6 +106,19 @@ async def vectors(
         finally:
             record_of(scope).add(streams)
             streams.close()
+
+
+def _check_same(adapted: set[str]) -> None:
+    """Check that all texts of a body have the same adapters.
+
+    Raises:
+        InvalidRequestError: an adapter was replaced meanwhile.
+    """
+    if len(adapted) > 1:
+        raise InvalidRequestError(
+            "an adapter was replaced while the texts of this request ran; send the request again",
+            param="model",
+        )
 
 
 async def encoded_vectors(
