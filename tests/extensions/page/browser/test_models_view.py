@@ -154,6 +154,38 @@ def test_engram_tables(models: Page) -> None:
     assert unloads == [{"name": "mine"}]
 
 
+def test_adapters(models: Page) -> None:
+    one = {"id": 0, "name": "poems", "path": "/a", "model": "base", "scale": 0}
+    listed = json.dumps([one, one | {"name": "code", "scale": 0.5}])
+    pane = models.get_by_label("Adapters")
+    expect(pane).to_contain_text("There is no adapter.")
+    models.route("**/lora-adapters", lambda route: route.fulfill(body=listed))
+    pane.get_by_label("Name").fill("other")
+    pane.get_by_label("Folder or file below the models").fill("none")
+    pane.get_by_role("button", name="Load", exact=True).click()
+    expect(pane.locator(".outcome.problem")).to_be_visible()
+    expect(pane).to_contain_text("poems changes base")
+    expect(pane).to_contain_text("code changes base, times 0.5 in requests that name none")
+    loads = caught(models, "/v1/load_lora_adapter")
+    pane.get_by_role("button", name="Load", exact=True).click()
+    expect(pane).to_contain_text("other is loaded.")
+    unloads = caught(models, "/v1/unload_lora_adapter")
+    pane.get_by_role("button", name="Unload").first.click()
+    expect(pane).to_contain_text("poems is unloaded.")
+    assert loads == [{"lora_name": "other", "lora_path": "none"}]
+    assert unloads == [{"lora_name": "poems"}]
+
+
+def test_adapters_have_no_cards_of_models(models: Page) -> None:
+    [own] = models.evaluate("fetch('v1/models').then((one) => one.json())")["data"]
+    both = json.dumps({"data": [own, own | {"id": "poems", "parent": own["id"]}]})
+    models.route("**/v1/models", lambda route: route.fulfill(body=both))
+    models.reload()
+    expect(models.locator(".model-card").first).to_be_visible()
+    expect(models.get_by_label("Adapters")).to_be_visible()
+    expect(models.locator(".model-card")).to_have_count(1)
+
+
 def test_an_action_says_which_key_it_needs_and_takes_another(browser: Browser) -> None:
     with (
         speaking(api_key=("right",), admin_key=("boss",)) as server,

@@ -20,15 +20,16 @@ export class ModelList {
     this.node = el('section.model-list', { 'aria-label': 'Models of this server' });
   }
 
-  /** @param {Object[]} models Of `GET /v1/models`. */
+  /** @param {Object[]} models Of `GET /v1/models`. Adapters, which have a parent, have no cards. */
   show(models) {
     this.names = models.map((one) => one.id);
+    const own = models.filter((one) => !one.parent);
     for (const [name, card] of this._cards) {
-      if (this.names.includes(name)) continue;
+      if (own.some((one) => one.id === name)) continue;
       card.node.remove();
       this._cards.delete(name);
     }
-    for (const one of models) {
+    for (const one of own) {
       let card = this._cards.get(one.id);
       if (!card) {
         card = new ModelCard(this._app, this._routes, one.id, this._changed);

@@ -2,6 +2,7 @@
 
 import { el } from '../dom.js';
 import { Latest } from '../latest.js';
+import { AdaptersPane } from '../models/adapters.js';
 import { EngramsPane } from '../models/engrams.js';
 import { ModelList } from '../models/list.js';
 import { LoadPane } from '../models/load.js';
@@ -44,6 +45,7 @@ class ModelsView {
     const panes = [
       this._routes.has('/v1/models/load') && new LoadPane(this._app, this._routes, this._changed),
       this._routes.has('/api/pull') && new PullPane(this._app, this._changed),
+      this._routes.has('/lora-adapters') && new AdaptersPane(this._app, this._changed),
       this._routes.has('/v1/engrams') && new EngramsPane(this._app),
       new MorePane(),
     ];
