@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import sys
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from comparison import heddle, model_path, note, parser, save
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
 CONTEXT = 1024
 """Tokens per slot."""
 
+ADAPTER = "measured"
+"""The name of the adapter of `--lora`."""
+
 
 def scenarios(streams: list[int], prompt: int, *, prefill: bool) -> list[Scenario]:
     """Decode after short prompts for each number of streams, then prefill of long prompts alone."""
@@ -48,9 +52,12 @@ def scenarios(streams: list[int], prompt: int, *, prefill: bool) -> list[Scenari
 def _servers(stack: ExitStack, arguments: argparse.Namespace) -> list[Server]:
     slots, servers = max(arguments.streams), []
     if arguments.only != "llama.cpp":
-        servers.append(stack.enter_context(heddle(arguments, slots, CONTEXT)))
+        own = stack.enter_context(heddle(arguments, slots, CONTEXT))
+        named = {"lora": ADAPTER} if arguments.lora else {}
+        servers.append(replace(own, extras=own.extras | named))
     if arguments.only != "heddle":
-        peer = llamacpp(model_path(arguments), arguments.threads, slots, CONTEXT)
+        options = ["--lora", str(arguments.lora)] if arguments.lora else []
+        peer = llamacpp(model_path(arguments), arguments.threads, slots, CONTEXT, options)
         servers.append(stack.enter_context(peer))
     return servers
 
@@ -73,6 +80,7 @@ def _arguments() -> argparse.Namespace:
         "--prompt", type=int, default=128, help="tokens of the prompts before decoding"
     )
     options.add_argument("--no-prefill", dest="prefill", action="store_false", help="only decode")
+    options.add_argument("--lora", type=Path, help="an adapter in a GGUF file, for all requests")
     options.add_argument("--only", choices=["heddle", "llama.cpp"], help="measure only this server")
     return options.parse_args()
 

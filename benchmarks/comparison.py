@@ -15,6 +15,7 @@ import xllamacpp
 from heddle.config import DEFAULT_MODEL, EngineConfig
 from heddle.extensions.bench.machine import describe
 from heddle.extensions.bench.servers import heddle_server
+from heddle.extensions.lora.settings import LoraSettings
 from heddle.folders import cache_home
 from heddle.text.tokenizer.tokenizer import Tokenizer
 from heddle.weights.catalog import ALIASES
@@ -72,8 +73,14 @@ def model_path(arguments: argparse.Namespace) -> Path:
 @contextmanager
 def heddle(arguments: argparse.Namespace, slots: int, context: int) -> Iterator[Server]:
     """Heddle's server with `context` tokens per slot."""
+    adapter = getattr(arguments, "lora", None)
+    adapters = (LoraSettings(lora=(f"measured={adapter}",)),) if adapter else ()
     config = EngineConfig(
-        threads=arguments.threads, slots=slots, isa=arguments.isa, context=context
+        threads=arguments.threads,
+        slots=slots,
+        isa=arguments.isa,
+        context=context,
+        extensions=adapters,
     )
     with heddle_server(str(model_path(arguments)), config) as server:
         yield server

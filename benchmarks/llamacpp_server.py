@@ -66,6 +66,7 @@ def main() -> None:
     parser.add_argument(
         "--kv-type", default="f16", help="ggml's name of the type of keys and values"
     )
+    parser.add_argument("--lora", help="an adapter in a GGUF file, for all requests")
     parser.add_argument("--look-up", action="store_true", help="guess tokens from the prompt")
     arguments = parser.parse_args()
 
@@ -74,6 +75,10 @@ def main() -> None:
         kinds = xllamacpp.common_speculative_type
         params.speculative.types = [kinds.COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE]
     params.model.path = arguments.model
+    if arguments.lora:
+        adapter = xllamacpp.common_adapter_lora_info()
+        adapter.path, adapter.scale = arguments.lora, 1.0
+        params.lora_adapters = [adapter]
     params.port = arguments.port
     params.n_parallel = arguments.slots
     params.n_ctx = arguments.slots * arguments.context

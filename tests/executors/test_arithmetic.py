@@ -22,12 +22,14 @@ if TYPE_CHECKING:
 PACKAGE = Path(arithmetic.__file__).parent.parent
 COMPUTING_ROOMS = {"models", "weights", "executors", "extensions"}
 NO_ARITHMETIC = {
+    "executors/adapting.py",  # refusals
     "executors/arithmetic.py",  # digests
     "executors/failures.py",  # errors
     "executors/plan_problems.py",  # refusals
     "executors/edit_state.py",  # the choice of tokens
     "extensions/torch/staging.py",  # copies
     "extensions/reference/sampler.py",  # the choice of tokens
+    "weights/low_rank.py",  # values without methods that compute
 }
 OF_FAMILIES = ("models/families/llama.py",)
 SOURCES = {"cpu": cpu.SOURCES, "reference": reference.SOURCES, "torch": torch.SOURCES}

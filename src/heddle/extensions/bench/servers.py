@@ -46,6 +46,8 @@ def heddle_server(model: str, config: EngineConfig) -> Iterator[Server]:
 
 def _text(value: object) -> str:
     """The value of a setting as its variable has it."""
+    if isinstance(value, tuple):
+        return ",".join(value)
     return str(int(value) if isinstance(value, bool) else value)
 
 

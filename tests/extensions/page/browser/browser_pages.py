@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -13,8 +13,10 @@ from live_server import live_server
 from patience import PATIENCE
 from talking_model import TalkingExecutor, talking_engine
 
-with suppress(ImportError):  # then the fixture `browser` skips each test
-    from playwright.sync_api import expect  # noqa: F401  for the tests
+try:
+    from playwright.sync_api import expect
+except ImportError:  # then the fixture `browser` skips each test
+    expect: Any = None  # type: ignore[no-redef]
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
