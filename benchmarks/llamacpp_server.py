@@ -76,9 +76,7 @@ def main() -> None:
         params.speculative.types = [kinds.COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE]
     params.model.path = arguments.model
     if arguments.lora:
-        adapter = xllamacpp.common_adapter_lora_info()
-        adapter.path, adapter.scale = arguments.lora, 1.0
-        params.lora_adapters = [adapter]
+        params.lora_adapters = [xllamacpp.CommonAdapterLoraInfo(arguments.lora, 1.0)]
     params.port = arguments.port
     params.n_parallel = arguments.slots
     params.n_ctx = arguments.slots * arguments.context
