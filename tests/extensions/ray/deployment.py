@@ -62,9 +62,9 @@ class Deployment:
         """Wait until so many replicas run, and one does not."""
         until(lambda: len(self.replicas) == count and without not in self.replicas)
 
-    def until_idle(self, count: int) -> None:
-        """Wait until so many replicas answer, and none has a request, also none that was lost."""
-        until(lambda: self._levels() == [0.0] * (2 * count), 0.2)
+    def until_idle(self) -> None:
+        """Wait until no replica that answers has a request, also none that was lost."""
+        until(lambda: not any(self._levels()), 0.2)
 
     def _levels(self) -> list[float]:
         """Running and waiting requests of each replica."""

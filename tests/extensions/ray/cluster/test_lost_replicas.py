@@ -52,7 +52,7 @@ def test_answers_outlive_a_stopped_replica(deployment: Deployment, calm: list[An
         with suppress(ProcessLookupError):  # Ray has killed it, as it was silent
             os.kill(stopped, signal.SIGCONT)
     # It first computes what it got before it stopped. Until it has dropped that, it is full.
-    deployment.until_idle(3)
+    deployment.until_idle()
     check(calm, asyncio.run(ask_all(deployment.url)))
 
 
