@@ -14,10 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import httpx
 from heddle_failing import FOLDER
 
-from live_server import KEYS
 from patience import PATIENCE
 
 if TYPE_CHECKING:
@@ -61,17 +59,6 @@ class Deployment:
     def until_complete(self, count: int, without: int = 0) -> None:
         """Wait until so many replicas run, and one does not."""
         until(lambda: len(self.replicas) == count and without not in self.replicas)
-
-    def until_idle(self) -> None:
-        """Wait until no replica that answers has a request, also none that was lost."""
-        until(lambda: not any(self._levels()), 0.2)
-
-    def _levels(self) -> list[float]:
-        """Running and waiting requests of each replica."""
-        headers = {"authorization": f"Bearer {KEYS[0]}"}
-        text = httpx.get(f"{self.url}/metrics", headers=headers, timeout=PATIENCE).text
-        names = "heddle_slots_busy{", "heddle_queue_depth{"
-        return [float(one.split()[-1]) for one in text.splitlines() if one.startswith(names)]
 
 
 def until(is_so: Callable[[], bool], every: float = 0.05) -> None:
