@@ -122,6 +122,10 @@ class ModelAdapters(Protocol):
         """
         ...
 
+    def close(self) -> None:
+        """Free the memory of all adapters: the engine has ended."""
+        ...
+
 
 class AdapterLibrary(Protocol):
     """The adapters of a process, by the names that requests use."""
@@ -189,3 +193,6 @@ class _NoAdapters:
 
     def load_all(self) -> None:
         """Nothing to do: there are no adapters."""
+
+    def close(self) -> None:
+        """Nothing to free: there are no adapters."""

@@ -99,6 +99,7 @@ class Engine(Closing):
         self.engrams = libraries.engrams.of_model(model)
         self.adapters = libraries.adapters.of_model(model)
         self.thread = EngineThread(model, self.config, turns)
+        self.thread.when_ended(self.adapters.close)
         self._continuations = Continuations(model.tokenizer, model.shape.vocabulary)
         self._trial = Trial(model.tokenizer)
         self._ids = itertools.count()

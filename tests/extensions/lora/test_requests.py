@@ -302,3 +302,11 @@ def test_files_that_are_gone_are_named(files: dict[str, Path], engine: Engine) -
     (files["one"] / "adapter_model.safetensors").unlink()
     with pytest.raises(ModelSourceError, match="one"):
         engine.complete(PROMPT, asking("one"))
+
+
+def test_a_closed_engine_frees_its_adapters(files: dict[str, Path], engine: Engine) -> None:
+    engine.complete(PROMPT, asking("one"))
+    adapters: ModelAdapters = engine.adapters  # type: ignore[assignment]
+    assert len(adapters.loaded) == 1
+    engine.close()
+    assert adapters.loaded == ()

@@ -323,6 +323,12 @@ class ModelAdapters:
                 if digest in self._loaded
             }
 
+    def close(self) -> None:
+        """Free the memory of all adapters: the engine has ended."""
+        with self._lock:
+            self._loaded.clear()
+            self._digests.clear()
+
     def _put_out(self, keys: Sequence[tuple[str, str]]) -> None:
         """Put out adapters, unless others have their contents."""
         with self._lock:
