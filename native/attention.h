@@ -409,6 +409,10 @@ inline QueryTile make_tile(const AttendArgs& a, int first_query, int count) {
         const bool windowed = a.window > 0;
         tile.begin[i] = first_seen(position, a.window, a.aligned);
         tile.end[i] = windowed && last - position >= a.window ? position + a.window : last + 1;
+        if (a.runs == nullptr) continue;
+        const int32_t* run = a.runs + static_cast<int64_t>(token) * a.run_stride;
+        if (!a.causal) tile.begin[i] = run[0];
+        tile.end[i] = a.causal && run[1] < tile.end[i] ? tile.end[i] : run[1];
     }
     return tile;
 }

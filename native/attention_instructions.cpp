@@ -106,6 +106,11 @@ class Attention : public Instruction {
         args.causal = shape_.causal;
         args.window = shape_.window;
         args.aligned = shape_.aligned;
+        args.runs = nullptr;
+        args.run_stride = 2 * step(p).run_kinds;
+        if (shape_.runs > 0 && step(p).runs != nullptr) {
+            args.runs = step(p).runs + int64_t{row_index} * args.run_stride + 2 * (shape_.runs - 1);
+        }
         args.scale = shape_.scale;
         args.soft_cap = shape_.soft_cap;
         args.sinks = shape_.sinks.empty() ? nullptr : &shape_.sinks[first_head];
@@ -166,7 +171,11 @@ class Attend final : public Attention {
         const AttendItem& item = plan(p).items()[index];
         const Span& span = step(p).spans[item.span];
         const int position = span.first_position + item.first_token;
-        const int seen = first_seen(position, shape().window, shape().aligned);
+        int seen = first_seen(position, shape().window, shape().aligned);
+        if (shape().runs > 0 && !shape().causal && step(p).runs != nullptr) {
+            const int64_t row = span.row + item.first_token;
+            seen = step(p).runs[(row * step(p).run_kinds + shape().runs - 1) * 2];
+        }
         const int begin = std::max(seen, std::max(item.split, 0) * kSplitTokens);
         const int32_t page = span.tables[shape().cache].at(begin / kPageTokens);
         return cache(p, shape().cache).at(page, shape().layer, kv_head(item));

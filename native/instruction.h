@@ -9,11 +9,6 @@ namespace heddle {
 
 // Items per thread that a matmul is cut into.
 constexpr int kMatmulItems = 6;
-struct Cut {
-    int first, last;
-    Cut times(int n) const { return {first * n, last * n}; }
-};
-
 // The item's part of `total`, cut into equal pieces.
 inline Cut cut(int64_t total, int64_t item, int64_t items) {
     return {static_cast<int>(total * item / items), static_cast<int>(total * (item + 1) / items)};

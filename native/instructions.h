@@ -49,7 +49,8 @@ InstructionPointer make_activate(Map map, int in, bool quantise);
 InstructionPointer make_step_size(int in, std::vector<float> bias, float least, float most);
 InstructionPointer make_decay(int in, std::vector<float> rates, int out);
 InstructionPointer make_join(int x, int y, int out);
-InstructionPointer make_rope(int in, int table, int heads, int first);
+InstructionPointer make_rope(int in, int table, int heads, int first, std::vector<int> axes);
+InstructionPointer make_see(int in, int first, bool adds);
 InstructionPointer make_sample(int logits);
 
 // readout_instructions.cpp

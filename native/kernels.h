@@ -168,9 +168,13 @@ struct AttendArgs {
     bool causal;           // whether a query sees no later positions
     int window;            // positions to one side, itself included, that a query sees; 0 for all
     bool aligned;          // whether it sees its run of `window` positions instead, from the left
-    float scale;           // of scores, then:
-    float soft_cap;        // score = soft_cap * tanh(score / soft_cap); 0: no cap
-    const float* sinks;    // (group,), a score of no position that joins each head's sum; or null
+    // The run [begin, end) of the first query token, and integers to the next token's. A causal
+    // query sees up to the end of its run, any other one its run alone; null: no runs.
+    const int32_t* runs;
+    int run_stride;
+    float scale;         // of scores, then:
+    float soft_cap;      // score = soft_cap * tanh(score / soft_cap); 0: no cap
+    const float* sinks;  // (group,), a score of no position that joins each head's sum; or null
     // (group, bias_stride), at the distance 0: what joins a score by the distance of its position,
     // divided by `scale`; or null.
     const float* bias;

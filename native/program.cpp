@@ -362,7 +362,7 @@ void Program::experts(std::shared_ptr<const ExpertLayer> layer, int in, int logi
     for (auto& made : make_experts(std::move(layer), in, logits, out)) append(std::move(made));
 }
 
-void Program::rope(int in, int table, int heads, int first) {
+void Program::rope(int in, int table, int heads, int first, std::vector<int> axes) {
     if (table < 0 || table >= static_cast<int>(ropes_.size())) {
         throw std::invalid_argument("there is no rope table " + std::to_string(table));
     }
@@ -370,8 +370,23 @@ void Program::rope(int in, int table, int heads, int first) {
         at(in).width / heads < first + ropes_[table].dim) {
         throw std::invalid_argument("the rope table is wider than a head");
     }
+    if (!axes.empty()) {
+        const auto [least, most] = std::minmax_element(axes.begin(), axes.end());
+        if (static_cast<int>(axes.size()) != ropes_[table].dim / 2 || *least < 0 ||
+            axes.size() > kMostAxisPairs) {
+            throw std::invalid_argument("a rotation by places needs an axis for each pair");
+        }
+        axes_ = std::max(axes_, *most + 1);
+    }
     check_per_token(in);
-    append(make_rope(in, table, heads, first));
+    append(make_rope(in, table, heads, first, std::move(axes)));
+}
+
+void Program::see(int in, int first, bool adds) {
+    check_per_token(in);
+    if (first < 0) throw std::invalid_argument("columns of a picture begin at 0");
+    seen_width_ = std::max(seen_width_, first + at(in).width);
+    append(make_see(in, first, adds));
 }
 
 void Program::take_columns(int in, int first, int heads, int out) {
@@ -620,6 +635,10 @@ void Program::attend(AttentionShape shape) {
         throw std::invalid_argument("only causal attention to a window can be aligned");
     }
     if (shape.soft_cap < 0) throw std::invalid_argument("a soft cap is positive, or 0 for none");
+    if (shape.runs < 0 || (shape.runs > 0 && (shape.aligned || shape.turned >= 0))) {
+        throw std::invalid_argument("attention to runs is over keys and values, and not aligned");
+    }
+    run_kinds_ = std::max(run_kinds_, shape.runs);
     same_shape(shape.q, shape.out);
     if (shape.heads < 1) throw std::invalid_argument("attention has at least one head");
     int group = shape.heads / kv.kv_heads();
@@ -684,9 +703,10 @@ void Program::add(int x, int y, int out) {
 
 void Program::take_rows(int in, int out) {
     check_per_token(in);
-    if (at(in).width != at(out).width || !at(out).per_row) {
+    if (at(out).width % at(in).width != 0 || !at(out).per_row) {
         throw std::invalid_argument("take_rows goes from a token buffer to a row buffer");
     }
+    fold_ = at(out).width / at(in).width;
     if (rows_begin_ > 0) throw std::invalid_argument("rows are taken once");
     append_adapters();
     rows_begin_ = stages();
@@ -718,7 +738,8 @@ void Program::check(const Step& step) const {
     int64_t positions = max_position_;
     for (const RopeTable& table : ropes_) positions = std::min(positions, table.positions);
     for (int i = 0; i < step.tokens; ++i) {
-        require(step.ids[i] >= 0 && step.ids[i] < vocabulary_, "token id");
+        // Without a table of embeddings, nothing reads ids.
+        require(step.ids[i] >= 0 && (vocabulary_ == 0 || step.ids[i] < vocabulary_), "token id");
         require(step.positions[i] >= 0 && step.positions[i] < positions, "position");
     }
     for (const Span& span : step.spans) {
@@ -768,11 +789,55 @@ void Program::check_tables(const Span& span) const {
     }
 }
 
+// What rotations, attention and embeddings read of pictures.
+void Program::check_sight(const Step& step) const {
+    const auto require = [](bool good, const char* what) {
+        if (!good) throw std::invalid_argument(std::string("a step has bad ") + what);
+    };
+    require(step.first_stage >= 0 && step.first_stage <= rows_begin_ &&
+                step.last_stage <= rows_begin_ &&
+                (step.last_stage < 0 || step.last_stage >= step.first_stage),
+            "stages");
+    require(step.part >= 0 && step.part < step.parts, "part");
+    require(step.parts == 1 || step.last_stage >= 0, "part: rows are computed as a whole");
+    require(step.axes >= axes_, "places: rotations have more axes");
+    int64_t known = INT32_MAX;
+    for (const RopeTable& table : ropes_) known = std::min(known, table.positions);
+    for (int64_t i = 0; i < int64_t{step.tokens} * step.axes; ++i) {
+        require(step.places[i] >= 0 && step.places[i] < known, "place");
+    }
+    for (const SeenRows& seen : step.seen) {
+        require(seen.row >= 0 && seen.tokens >= 1 && seen.row <= step.tokens - seen.tokens &&
+                    seen.width >= seen_width_,
+                "rows of a picture");
+    }
+    if (step.runs == nullptr) return;
+    require(step.run_kinds >= run_kinds_, "runs: attention sees more kinds");
+    for (const Span& span : step.spans) check_runs(step, span);
+}
+
+// A run holds its token, ends within the span, and lies behind the run of the token before.
+void Program::check_runs(const Step& step, const Span& span) const {
+    for (int kind = 0; kind < step.run_kinds; ++kind) {
+        int begin = 0, end = 0;
+        for (int i = 0; i < span.tokens; ++i) {
+            const int32_t* run = step.runs + (int64_t{span.row + i} * step.run_kinds + kind) * 2;
+            const int position = span.first_position + i;
+            if (run[0] < begin || run[1] < end || run[0] > position || run[1] <= position ||
+                run[1] > span.first_position + span.tokens) {
+                throw std::invalid_argument("a step has a bad run");
+            }
+            begin = run[0];
+            end = run[1];
+        }
+    }
+}
+
 void Program::check_readout(const Step& step) const {
     const auto require = [](bool good, const char* what) {
         if (!good) throw std::invalid_argument(std::string("a step has bad ") + what);
     };
-    const auto in_step = [&](int row) { return row >= 0 && row < step.tokens; };
+    const auto in_step = [&](int row) { return row >= 0 && row <= step.tokens - fold_; };
     for (int32_t row : step.rows) require(in_step(row), "row");
     for (const ScoredRow& scored : step.scored) {
         require(in_step(scored.row), "row");
@@ -802,6 +867,7 @@ void Program::begin(Step& step) {
     append_adapters();  // of the last instruction, if that is a matmul
     begun_ = Clock::now();
     check(step);
+    check_sight(step);
     check_readout(step);
     for (const Span& span : step.spans) {
         for (int cache = 0; cache < caches(); ++cache) {
@@ -824,7 +890,8 @@ void Program::begin(Step& step) {
     const int with_logits = static_cast<int>(wanted_.size() - step.pooled.size());
     step_ = &step;
     try {
-        begin_pass(0, stages(), 0, std::min(with_logits, max_rows_));
+        const int last = step.last_stage < 0 ? stages() : step.last_stage;
+        begin_pass(step.first_stage, last, 0, std::min(with_logits, max_rows_));
     } catch (...) {
         step_ = nullptr;
         throw;
@@ -854,6 +921,7 @@ void Program::finish_passes() {
     const int all = static_cast<int>(wanted_.size());
     const int with_logits = all - static_cast<int>(step_->pooled.size());
     pool_.finish();
+    if (step_->last_stage >= 0) return;  // rows come with the last piece
     for (int row = max_rows_; row < with_logits; row += max_rows_) {
         run_pass(rows_begin_, stages(), row, std::min(with_logits - row, max_rows_));
     }
@@ -863,8 +931,13 @@ void Program::finish_passes() {
 }
 
 int Program::items(int stage) const {
-    const int first = stages_[static_cast<size_t>(first_stage_ + stage)];
-    return instructions_[static_cast<size_t>(first)]->items(*this);
+    const Cut of_part = share(first_stage_ + stage);
+    return of_part.last - of_part.first;
+}
+
+Cut Program::share(int stage) const {
+    const auto first = static_cast<size_t>(stages_[static_cast<size_t>(stage)]);
+    return cut(instructions_[first]->items(*this), step_->part, step_->parts);
 }
 
 int Program::barriers() const {
@@ -880,6 +953,7 @@ int Program::end_of(int stage) const {
 
 void Program::run(int stage, int item, int thread) {
     stage += first_stage_;
+    if (step_->part > 0) item += share(stage).first;
     for (int i = stages_[static_cast<size_t>(stage)]; i < end_of(stage); ++i) {
         // Threads claim and complete items of an abandoned step without computing: the pool drains.
         if (abandoned()) return;

@@ -50,6 +50,9 @@ struct PositionBias {
     int64_t stride() const { return 2 * int64_t{positions} - 1 + 16; }
 };
 
+// Most pairs of a rotation by places.
+constexpr int kMostAxisPairs = 256;
+
 // What the rows of a lookup table are chosen by.
 enum class Lookups { kTokens, kPositions };
 
@@ -74,6 +77,7 @@ struct AttentionShape {
     int window = 0;  // see AttendArgs, also for the next four
     bool aligned = false;
     bool causal = true;
+    int runs = 0;  // the kind of runs that a token sees whole, from 1 on; 0: none
     float soft_cap = 0.0f;
     std::vector<float> sinks = {};  // (heads,), or empty
     int turned = -1;                // over latents: queries whose heads end with the rotated part
@@ -157,6 +161,11 @@ struct RwkvAttention {
 
 class Instruction;
 
+struct Cut {
+    int first, last;
+    Cut times(int n) const { return {first * n, last * n}; }
+};
+
 class Program final : private Task {
   public:
     // Each of `caches` holds one group of layers. The program shares ownership of the caches and of
@@ -202,7 +211,12 @@ class Program final : private Task {
     // The weighted sum of the experts that `logits` choose. `in` is quantised if their matrices
     // are.
     void experts(std::shared_ptr<const ExpertLayer> layer, int in, int logits, int out);
-    void rope(int in, int table, int heads, int first);  // in place, from element `first` of a head
+    // In place, from element `first` of a head. `axes` has the axis of each pair, whose place in
+    // the step turns it; empty: the position turns all.
+    void rope(int in, int table, int heads, int first, std::vector<int> axes = {});
+    // In place: columns `first` and later of rows of pictures replace those of their tokens, or are
+    // added to them.
+    void see(int in, int first, bool adds);
     // Columns of each of `heads` heads.
     void take_columns(int in, int first, int heads, int out);
     void activate(Map map, int in, bool quantise);                             // in place
@@ -230,7 +244,9 @@ class Program final : private Task {
     void gate_rows(int x, int gate, int out, Activation activation);
     void mix_heads(int x, int factors, int heads, int out);
     void add(int x, int y, int out);
-    void take_rows(int in, int out);  // once
+    // Once. A row of `out` may be as wide as several rows of `in`: the wanted one and those after
+    // it.
+    void take_rows(int in, int out);
     // Adds hidden states to the sums of pooled rows. Later instructions skip pooled rows.
     void pool(int states);
     // Makes picks and scores from `logits`; the last instruction.
@@ -265,6 +281,8 @@ class Program final : private Task {
     int rows(int buffer) const;
     // How often threads wait for one another in a step of one token.
     int barriers() const;
+    // Stages over tokens: a piece of a step ends before one of them, or with the step.
+    int token_stages() const { return rows_begin_; }
     int caches() const { return static_cast<int>(caches_.size()); }
     bool is_recurrent() const { return states_ != nullptr; }
 
@@ -280,6 +298,8 @@ class Program final : private Task {
     // is one instruction.
     int instructions() const override { return last_stage_ - first_stage_; }
     int items(int stage) const override;
+    // Of all items of a stage, those of the step's part.
+    Cut share(int stage) const;
     void run(int stage, int item, int thread) override;
     int stages() const { return static_cast<int>(stages_.size()); }
     int end_of(int stage) const;
@@ -319,6 +339,8 @@ class Program final : private Task {
     void check(const Step& step) const;
     void check_draws(const Step& step) const;
     void check_readout(const Step& step) const;
+    void check_sight(const Step& step) const;
+    void check_runs(const Step& step, const Span& span) const;
     // A pass runs stages over a part of the wanted rows.
     void begin_pass(int first_stage, int last_stage, int first_row, int row_count);
     void run_pass(int first_stage, int last_stage, int first_row, int row_count);
@@ -334,6 +356,10 @@ class Program final : private Task {
     std::vector<int> windows_;  // positions seen in each cache at most; 0 for all
     int max_tokens_, max_rows_;
     int vocabulary_ = 0;  // rows of the largest embedding table
+    int axes_ = 0;        // of rotations by places
+    int run_kinds_ = 0;   // of runs that attention sees
+    int seen_width_ = 0;  // columns of rows of pictures
+    int fold_ = 1;        // rows that a wanted row takes
     int logits_width_ = 0;
     int pooled_width_ = 0;
     int rows_begin_ = 0;                // the first stage over rows

@@ -102,6 +102,35 @@ void add_readout(Step& step, const Program& program, const std::optional<IntRows
     }
 }
 
+using FloatRows = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+// What a step reads of pictures: places (tokens, axes), runs (tokens, 2 * kinds), and rows with the
+// first token of each part.
+struct Sight {
+    std::optional<IntRows> places, runs;
+    std::vector<std::tuple<int, FloatRows>> seen;
+
+    void add_to(Step& step) const {
+        const auto tokens = static_cast<size_t>(step.tokens);
+        if (places) {
+            if (places->shape(0) != tokens) throw std::invalid_argument("a place for each token");
+            step.places = places->data();
+            step.axes = static_cast<int>(places->shape(1));
+        }
+        if (runs) {
+            if (runs->shape(0) != tokens || runs->shape(1) % 2 != 0) {
+                throw std::invalid_argument("runs of each token, as pairs");
+            }
+            step.runs = runs->data();
+            step.run_kinds = static_cast<int>(runs->shape(1) / 2);
+        }
+        for (const auto& [row, values] : seen) {
+            step.seen.push_back({row, static_cast<int>(values.shape(0)),
+                                 static_cast<int>(values.shape(1)), values.data()});
+        }
+    }
+};
+
 // A step that a program computes, and the memory that the step points into. Lives on the heap and
 // is never moved.
 class Submitted {
@@ -110,14 +139,16 @@ class Submitted {
               const Ints& rows, const nb::list& samplers, bool may_sample,
               const std::optional<IntRows>& scored, std::vector<std::tuple<int, int, Sums>> pooled,
               const std::vector<int>& guesses,
-              std::vector<std::tuple<int, int, std::shared_ptr<Adapter>, float>> adapted)
+              std::vector<std::tuple<int, int, std::shared_ptr<Adapter>, float>> adapted,
+              Sight sight, std::pair<int, int> piece, std::pair<int, int> part)
         : owner_(std::move(owner)),
           program_(nb::cast<Program&>(owner_)),
           ids_(std::move(ids)),
           positions_(std::move(positions)),
           pages_(std::move(pages)),
           samplers_(samplers),
-          pooled_(std::move(pooled)) {
+          pooled_(std::move(pooled)),
+          sight_(std::move(sight)) {
         if (ids_.size() != positions_.size()) {
             throw std::invalid_argument("as many positions as ids");
         }
@@ -132,6 +163,11 @@ class Submitted {
         step_.may_sample = may_sample;
         add_spans(step_, spans, pages_, program_);
         add_readout(step_, program_, scored, pooled_);
+        sight_.add_to(step_);
+        step_.first_stage = piece.first;
+        step_.last_stage = piece.second;
+        step_.part = part.first;
+        step_.parts = part.second;
         program_.begin(step_);
         open_ = true;
     }
@@ -181,6 +217,7 @@ class Submitted {
     Ints ids_, positions_, pages_;
     nb::tuple samplers_;  // not the list, which its owner may change
     std::vector<std::tuple<int, int, Sums>> pooled_;
+    Sight sight_;
     Step step_;
     bool open_ = false;
 };
@@ -196,8 +233,6 @@ FloatMatrix copy_rows(const Program& program, int buffer, int rows) {
     nb::capsule owner(copy, [](void* p) noexcept { delete[] static_cast<float*>(p); });
     return FloatMatrix(copy, {static_cast<size_t>(rows), width}, owner);
 }
-
-using FloatRows = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
 void extend_rope(Program& program, int table, const FloatRows& cosine, const FloatRows& sine) {
     if (cosine.shape(0) != sine.shape(0) || cosine.shape(1) != sine.shape(1)) {
@@ -356,7 +391,8 @@ void bind_program(nb::module_& m) {
         .def("scale", &Program::scale, nb::arg("in_"), nb::arg("factor"))
         .def("soft_cap", &Program::soft_cap, nb::arg("in_"), nb::arg("cap"))
         .def("rope", &Program::rope, nb::arg("in_"), nb::arg("table"), nb::arg("heads"),
-             nb::arg("first") = 0)
+             nb::arg("first") = 0, nb::arg("axes") = nb::make_tuple())
+        .def("see", &Program::see, nb::arg("in_"), nb::arg("first"), nb::arg("adds"))
         .def(
             "take_columns",
             [](Program& p, int in, int first, int out, int heads) {
@@ -470,7 +506,7 @@ void bind_program(nb::module_& m) {
             "attend",
             [](Program& self, int q, int layer, int heads, float scale, int window, int out,
                bool quantise, int cache, bool causal, float soft_cap,
-               const std::optional<Floats>& sinks, int bias, bool aligned) {
+               const std::optional<Floats>& sinks, int bias, bool aligned, int runs) {
                 AttentionShape shape = {q, layer, cache, heads, scale, out, quantise};
                 shape.window = window;
                 shape.aligned = aligned;
@@ -478,12 +514,13 @@ void bind_program(nb::module_& m) {
                 shape.soft_cap = soft_cap;
                 if (sinks) shape.sinks = vector_of(*sinks);
                 shape.bias = bias;
+                shape.runs = runs;
                 self.attend(std::move(shape));
             },
             nb::arg("q"), nb::arg("layer"), nb::arg("heads"), nb::arg("scale"), nb::arg("window"),
             nb::arg("out"), nb::arg("quantise"), nb::arg("cache") = 0, nb::arg("causal") = true,
             nb::arg("soft_cap") = 0.0f, nb::arg("sinks") = nb::none(), nb::arg("bias") = -1,
-            nb::arg("aligned") = false)
+            nb::arg("aligned") = false, nb::arg("runs") = 0)
         .def("store_latents", &Program::store_latents, nb::arg("latent"), nb::arg("key"),
              nb::arg("layer"), nb::arg("cache"))
         .def(
@@ -515,24 +552,37 @@ void bind_program(nb::module_& m) {
             [](nb::object self, Ints ids, Ints positions, IntRows spans, Ints pages, Ints rows,
                const nb::list& samplers, bool may_sample, std::optional<IntRows> scored,
                std::vector<std::tuple<int, int, Sums>> pooled, const std::vector<int>& guesses,
-               std::vector<std::tuple<int, int, std::shared_ptr<Adapter>, float>> adapted) {
-                return std::make_unique<Submitted>(std::move(self), std::move(ids),
-                                                   std::move(positions), spans, std::move(pages),
-                                                   rows, samplers, may_sample, scored,
-                                                   std::move(pooled), guesses, std::move(adapted));
+               std::vector<std::tuple<int, int, std::shared_ptr<Adapter>, float>> adapted,
+               std::optional<IntRows> places, std::optional<IntRows> runs,
+               std::vector<std::tuple<int, FloatRows>> seen, std::pair<int, int> piece,
+               std::pair<int, int> part) {
+                return std::make_unique<Submitted>(
+                    std::move(self), std::move(ids), std::move(positions), spans, std::move(pages),
+                    rows, samplers, may_sample, scored, std::move(pooled), guesses,
+                    std::move(adapted), Sight{std::move(places), std::move(runs), std::move(seen)},
+                    piece, part);
             },
             nb::arg("ids"), nb::arg("positions"), nb::arg("spans"), nb::arg("pages"),
             nb::arg("rows"), nb::arg("samplers"), nb::arg("may_sample") = true,
             nb::arg("scored") = nb::none(), nb::arg("pooled") = nb::make_tuple(),
             nb::arg("guesses") = nb::make_tuple(), nb::arg("adapted") = nb::make_tuple(),
+            nb::arg("places") = nb::none(), nb::arg("runs") = nb::none(),
+            nb::arg("seen") = nb::make_tuple(), nb::arg("piece") = nb::make_tuple(0, -1),
+            nb::arg("part") = nb::make_tuple(0, 1),
             "Starts a step and returns it. Spans are (first row, tokens, first position) and, for "
             "each cache, (index of the first page in pages, number of that page), scored rows "
             "(row, target, top), pooled ones (first row, rows, sums). A sampler with n guesses has "
-            "n + 1 rows. `adapted` has (first row, rows, adapter, factor).")
+            "n + 1 rows. `adapted` has (first row, rows, adapter, factor). Places (tokens, axes) "
+            "turn rotations of several axes, runs (tokens, 2 * kinds) are what attention sees "
+            "whole, `seen` has (first row, rows of a picture). `piece` has the first stage and the "
+            "one after the last; -1: all that follow. `part` is a number and how many parts the "
+            "items of stages have.")
         .def("abandon", &Program::abandon,
              "End the step in flight soon and later ones at once, for good. Any thread may call.")
         .def_prop_ro("pooled_width", &Program::pooled_width)
         .def_prop_ro("barriers", &Program::barriers)
+        .def_prop_ro("token_stages", &Program::token_stages,
+                     "Stages over tokens; a piece of a step ends before one of them.")
         .def_prop_ro("seconds", &Program::seconds,
                      "Wall time of all steps, as if their callers had joined in at once.")
         .def("copy", &copy_rows, nb::arg("buffer"), nb::arg("rows"))

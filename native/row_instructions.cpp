@@ -293,6 +293,7 @@ class Add final : public RowInstruction {
 class TakeRows final : public RowInstruction {
   public:
     TakeRows(int in, int out) : RowInstruction("take", out), in_(in), out_(out) {}
+    // A wider output takes the rows after the wanted one, too.
     void run_row(Program& p, int i, int) override {
         std::memcpy(row(p, out_, i), row(p, in_, token_row(p, i)),
                     static_cast<size_t>(width(p, out_)) * sizeof(float));
@@ -395,14 +396,25 @@ class Join final : public RowInstruction {
 
 class Rope final : public RowInstruction {
   public:
-    Rope(int in, int table, int heads, int first)
-        : RowInstruction("rope", in), in_(in), table_(table), heads_(heads), first_(first) {}
+    Rope(int in, int table, int heads, int first, std::vector<int> axes)
+        : RowInstruction("rope", in),
+          in_(in),
+          table_(table),
+          heads_(heads),
+          first_(first),
+          axes_(std::move(axes)) {}
     void run_row(Program& p, int i, int) override {
         const RopeTable& table = rope(p, table_);
         const int pairs = table.dim / 2, head_dim = width(p, in_) / heads_;
         const int64_t at = static_cast<int64_t>(step(p).positions[i]) * pairs;
         const float* c = table.cosine.data() + at;
         const float* s = table.sine.data() + at;
+        float of_axes[2][kMostAxisPairs];
+        if (!axes_.empty()) {
+            gather(p, table, i, of_axes[0], of_axes[1]);
+            c = of_axes[0];
+            s = of_axes[1];
+        }
         for (int h = 0; h < heads_; ++h) {
             float* x = row(p, in_, i) + h * head_dim + first_;
             if (table.interleaved) {
@@ -414,6 +426,16 @@ class Rope final : public RowInstruction {
     }
 
   private:
+    // Each pair's rotation by the place of its axis.
+    void gather(const Program& p, const RopeTable& table, int i, float* c, float* s) const {
+        const int32_t* places = step(p).places + static_cast<int64_t>(i) * step(p).axes;
+        const int pairs = table.dim / 2;
+        for (int pair = 0; pair < pairs; ++pair) {
+            const int64_t at = static_cast<int64_t>(places[axes_[pair]]) * pairs + pair;
+            c[pair] = table.cosine.data()[at];
+            s[pair] = table.sine.data()[at];
+        }
+    }
     template <int Stride>
     static void rotate(float* x, float* y, const float* c, const float* s, int pairs) {
         for (int i = 0; i < pairs; ++i) {
@@ -423,6 +445,27 @@ class Rope final : public RowInstruction {
         }
     }
     int in_, table_, heads_, first_;
+    std::vector<int> axes_;
+};
+
+// Rows of pictures in the place of those of their tokens, or added to them.
+class See final : public RowInstruction {
+  public:
+    See(int in, int first, bool adds)
+        : RowInstruction("see", in), in_(in), first_(first), adds_(adds) {}
+    bool in_short_steps() const override { return false; }
+    void run_row(Program& p, int i, int) override {
+        for (const SeenRows& seen : step(p).seen) {
+            if (i < seen.row || i >= seen.row + seen.tokens) continue;
+            const float* from = seen.values + int64_t{i - seen.row} * seen.width + first_;
+            float* to = row(p, in_, i);
+            for (int c = 0; c < width(p, in_); ++c) to[c] = adds_ ? to[c] + from[c] : from[c];
+        }
+    }
+
+  private:
+    int in_, first_;
+    bool adds_;
 };
 
 class Sample final : public Instruction {
@@ -524,8 +567,12 @@ InstructionPointer make_decay(int in, std::vector<float> rates, int out) {
 
 InstructionPointer make_join(int x, int y, int out) { return std::make_unique<Join>(x, y, out); }
 
-InstructionPointer make_rope(int in, int table, int heads, int first) {
-    return std::make_unique<Rope>(in, table, heads, first);
+InstructionPointer make_rope(int in, int table, int heads, int first, std::vector<int> axes) {
+    return std::make_unique<Rope>(in, table, heads, first, std::move(axes));
+}
+
+InstructionPointer make_see(int in, int first, bool adds) {
+    return std::make_unique<See>(in, first, adds);
 }
 
 InstructionPointer make_sample(int logits) { return std::make_unique<Sample>(logits); }

@@ -52,10 +52,30 @@ struct Draw {
     int count;
 };
 
+// Rows of a picture: what stands in the place of the embeddings of consecutive tokens.
+struct SeenRows {
+    int row;  // of the first token
+    int tokens, width;
+    const float* values;  // (tokens, width)
+};
+
 struct Step {
     int tokens = 0;
     const int32_t* ids = nullptr;        // (tokens,)
     const int32_t* positions = nullptr;  // (tokens,)
+    // (tokens, axes): what rotations of several axes turn by; null: there are none.
+    const int32_t* places = nullptr;
+    int axes = 0;
+    // (tokens, kinds, 2): for each kind the run of positions [begin, end) that a token is in, for
+    // attention that sees whole runs; null: a run is the token alone.
+    const int32_t* runs = nullptr;
+    int run_kinds = 0;
+    std::vector<SeenRows> seen;
+    // The stages to compute, so that a step may be computed in pieces; the last one is not
+    // included, and -1 stands for the end. All pieces have the same tokens.
+    int first_stage = 0, last_stage = -1;
+    // Of the items of each stage, this part of so many equal ones.
+    int part = 0, parts = 1;
     std::vector<Span> spans;
     std::vector<PageTable> tables;  // of all spans
     std::vector<int32_t> rows;      // token rows whose logits are wanted

@@ -368,8 +368,15 @@ class Program:
     def norm_heads(self, in_: int, weight: _Floats, eps: float, heads: int) -> None: ...
     def scale(self, in_: int, factor: float) -> None: ...
     def soft_cap(self, in_: int, cap: float) -> None: ...
-    def rope(self, in_: int, table: int, heads: int, first: int = 0) -> None:
-        """Rotate each head in place, from its element `first` on."""
+    def rope(
+        self, in_: int, table: int, heads: int, first: int = 0, axes: Sequence[int] = ()
+    ) -> None:
+        """Rotate each head in place, from its element `first` on.
+
+        With `axes`, one for each pair, the place of a pair's axis turns it, not the position.
+        """
+    def see(self, in_: int, first: int, adds: bool) -> None:
+        """Columns of rows of pictures replace those of their tokens, or are added to them."""
     def store_kv(self, k: int, v: int, layer: int, cache: int = 0) -> None:
         """`layer` counts within the cache with index `cache`."""
     def attend(
@@ -387,6 +394,7 @@ class Program:
         sinks: _Floats | None = None,
         bias: int = -1,
         aligned: bool = False,
+        runs: int = 0,
     ) -> None:
         """See AttentionSpec in heddle.models.ops; `sinks` are (heads,)."""
     def store_latents(self, latent: int, key: int, layer: int, cache: int) -> None: ...
@@ -541,6 +549,11 @@ class Program:
         pooled: Sequence[tuple[int, int, _Doubles]] = (),
         guesses: Sequence[int] = (),
         adapted: Sequence[tuple[int, int, Adapter, float]] = (),
+        places: _Ints | None = None,
+        runs: _Ints | None = None,
+        seen: Sequence[tuple[int, _Floats]] = (),
+        piece: tuple[int, int] = (0, -1),
+        part: tuple[int, int] = (0, 1),
     ) -> Step:
         """Start a step. The threads of the runtime compute it, and `Step.finish` joins them.
 
@@ -551,6 +564,11 @@ class Program:
         the other. Without `may_sample` no sampler runs before `Step.finish`. A sampler with n of
         `guesses` has n + 1 of the `rows`, of consecutive tokens; the last n tokens are guesses.
         `adapted` has (first token row, rows, adapter, factor) of rows that adapters change.
+        Places (tokens, axes) turn rotations of several axes. Runs (tokens, 2 * kinds) are
+        positions [begin, end) that attention sees whole. `seen` has (first token row, rows of a
+        picture). A `piece` computes the stages from its first number to its second one, or to the
+        end; what the pieces before it computed stays in the buffers. Of a piece that ends before
+        the last stage, a call may compute `part` (number, of how many).
 
         Raises:
             ValueError: the step is refused. Nothing was computed.
@@ -564,6 +582,9 @@ class Program:
     @property
     def pooled_width(self) -> int:
         """Width of the states that can be pooled; 0 if none can."""
+    @property
+    def token_stages(self) -> int:
+        """Stages over tokens. A piece of a step ends before one of them, or with the step."""
     @property
     def barriers(self) -> int:
         """How often the threads wait for one another in a step of one token."""

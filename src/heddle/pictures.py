@@ -1,15 +1,30 @@
-"""Pictures in prompts: decoded pictures, prompts that hold some, and what a model with eyes offers."""
+"""Pictures in prompts: decoded pictures, prompts that hold some, and what a model with eyes offers.
+
+A picture goes through these forms::
+
+    Picture  --Sighted.lay-->  Look  --encoder-->  rows of the Look  --Chunk.sight-->  step
+    pixels     (any thread)    scene               (n, columns)
+
+The rows of a picture stand in a sequence where its tokens are. In the prefix tree, each of these
+tokens has the key of its look, which no token has. So prefixes with equal pictures are shared.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Protocol, Self
+
+import numpy as np
+
+from heddle.step import Sight
 
 if TYPE_CHECKING:
-    import numpy as np
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
+    from heddle.step import States
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Picture:
@@ -43,3 +58,171 @@ class Illustrated:
 
     text: str
     pictures: tuple[Picture, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scene:
+    """What eyes read of a picture: T patches.
+
+    Attributes:
+        values: (T, columns) float32.
+        places: (T, axes) int32, for rotations.
+        runs: (T, kinds, 2) int32: runs [begin, end) of patches that see one another.
+    """
+
+    values: States
+    places: NDArray[np.int32]
+    runs: NDArray[np.int32]
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+
+@dataclass(slots=True, eq=False)
+class Look:
+    """A picture as one model sees it. All requests with equal pictures share it while it lives.
+
+    Attributes:
+        key: stands for each of its tokens in the prefix tree; at least
+            :data:`heddle.state.FIRST_KEY`.
+        count: the number of its rows.
+        scene: what the eyes read; None once there are rows.
+        rows: (count, columns) float32; None until the eyes have made them.
+    """
+
+    key: int
+    count: int
+    scene: Scene | None
+    rows: States | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pictures:
+    """The pictures of one sequence.
+
+    Attributes:
+        spans: position of the first token of each look, in ascending order.
+        places: (prompt, axes) int32, what rotations of several axes turn by; None: the positions.
+        whole: whether all tokens of a picture see one another, so that a chunk holds all of them.
+    """
+
+    spans: Sequence[tuple[int, Look]]
+    places: NDArray[np.int32] | None = None
+    whole: bool = False
+
+    def keys(self, tokens: Sequence[int]) -> list[int]:
+        """The tokens, with the keys of looks in the place of theirs."""
+        keys = list(tokens)
+        for first, look in self.spans:
+            keys[first : first + look.count] = [look.key] * look.count
+        return keys
+
+    def wanted(self, computed: int) -> list[Look]:
+        """The looks without rows that a sequence needs after its first `computed` tokens."""
+        ends = ((first + look.count, look) for first, look in self.spans)
+        return [look for end, look in ends if end > computed and look.rows is None]
+
+    def cut(self, start: int, count: int, room: int) -> int:
+        """How many tokens from `start` on a chunk may have, of `count` that it should have.
+
+        A chunk that would end within a picture whose tokens see one another ends before it, or if it
+        begins there, behind it. 0 if the chunk would then have more than `room` tokens.
+        """
+        end = start + count
+        for first, look in self.spans if self.whole else ():
+            if first < end < first + look.count:
+                end = first if first > start else first + look.count
+        return end - start if end - start <= room else 0
+
+    def sight(self, start: int, end: int) -> Sight | None:
+        """What a chunk of the positions [start, end) reads; None: as if there were no pictures."""
+        parts = [
+            (first, look, range(max(first, start), min(first + look.count, end)))
+            for first, look in self.spans
+        ]
+        rows: list[tuple[int, States]] = []
+        for first, look, part in parts:
+            if part:
+                assert look.rows is not None, "a sequence waits for the rows of its pictures"
+                rows.append((part.start - start, look.rows[part.start - first : part.stop - first]))
+        runs = None
+        if self.whole and rows:
+            positions = np.arange(start, end, dtype=np.int32)
+            runs = np.stack([positions, positions + 1], axis=-1)[:, None]
+            for first, look, part in parts:
+                runs[part.start - start : part.stop - start, 0] = first, first + look.count
+        places = None if self.places is None else self._places(start, end)
+        return None if places is None and not rows else Sight(places, runs, rows)
+
+    def _places(self, start: int, end: int) -> NDArray[np.int32]:
+        """The places at positions [start, end). After the prompt, all axes go on together."""
+        assert self.places is not None, "the model has rotations of several axes"
+        prompt = len(self.places)
+        behind = np.arange(max(start, prompt), end, dtype=np.int32) + (
+            int(self.places.max()) + 1 - prompt
+        )
+        after = np.repeat(behind[:, None], self.places.shape[1], axis=1)
+        return np.concatenate([self.places[start:end], after]).astype(np.int32)
+
+
+@dataclass(frozen=True, slots=True)
+class Laid:
+    """A prompt with pictures as token ids.
+
+    Attributes:
+        tokens: token ids. Where rows of pictures stand, all ids are that of the eyes' own token.
+        pictures: the pictures of the sequence.
+    """
+
+    tokens: list[int]
+    pictures: Pictures
+
+
+class Encoder(Protocol):
+    """Makes rows of pictures, on the threads that compute steps. One thread calls all methods."""
+
+    def advance(self, wanted: Sequence[Look], seconds: float) -> None:
+        """Work on looks without rows for about so long, at least one piece.
+
+        Looks that are ready get their rows and lose their scenes. `wanted` may change from call to
+        call: what nobody wants any more is given up.
+
+        Raises:
+            EngineFailedError: the eyes failed. They can go on with other looks.
+        """
+        ...
+
+    def abandon(self) -> None:
+        """End the work in flight soon, and all later work at once. Any thread may call this."""
+        ...
+
+    def close(self) -> None:
+        """Free threads and memory. Idempotent."""
+        ...
+
+
+class Sighted(Protocol):
+    """What a model with eyes offers. Any thread may call all methods.
+
+    Attributes:
+        mark: what the chat template writes for a picture.
+        encoder: makes the rows.
+    """
+
+    @property
+    def mark(self) -> str: ...
+    @property
+    def encoder(self) -> Encoder: ...
+
+    def lay(self, prompt: Illustrated) -> Laid:
+        """Prepare the pictures and make token ids. It takes 10 to 100 ms for each new picture.
+
+        Raises:
+            InvalidRequestError: the text has not one mark for each picture, or a picture cannot be
+                seen.
+        """
+        ...
+
+    def count(self, width: int, height: int) -> int:
+        """How many tokens a picture of this size takes, those around its rows included."""
+        ...

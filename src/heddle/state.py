@@ -31,6 +31,9 @@ PAGE_TOKENS = 32
 
 TokenArray = array  # of C ints: 4 bytes a token, compared at memory speed, no garbage collection
 
+FIRST_KEY = 1 << 30
+"""The first number that stands for tokens of a picture in the prefix tree. Token ids are lower."""
+
 SNAPSHOT_TOKENS = 256
 """Snapshots of fixed-size state are taken at multiples of this, and at the ends of prompts, unless
 the setting `state_every` says otherwise."""

@@ -138,6 +138,30 @@ class WindowPages:
 
 
 @dataclass(frozen=True, slots=True)
+class Sight:
+    """What a chunk reads of pictures: its own, or those before it.
+
+    Attributes:
+        places: (tokens, axes) int32, what rotations of several axes turn by; None: the positions.
+        runs: (tokens, kinds, 2) int32: the positions [begin, end) of the run that a token is in, for
+            each kind of runs. They begin and end in ascending order, and end within the chunk. None:
+            each token is a run.
+        rows: (first token, rows) of each picture: float32 (n, columns) for as many tokens.
+    """
+
+    places: NDArray[np.int32] | None = None
+    runs: NDArray[np.int32] | None = None
+    rows: Sequence[tuple[int, States]] = ()
+
+    def of(self, index: int) -> Sight:
+        """That of one token alone, which sees no later ones."""
+        places = None if self.places is None else self.places[index : index + 1]
+        parts = ((index - first, values) for first, values in self.rows)
+        rows = [(0, values[at : at + 1]) for at, values in parts if 0 <= at < len(values)]
+        return Sight(places, None, rows)
+
+
+@dataclass(frozen=True, slots=True)
 class Chunk:
     """Tokens of one sequence to compute in this step.
 
@@ -159,6 +183,7 @@ class Chunk:
         states: (len(tokens), width) hidden states that a prediction head reads beside the tokens;
             None for other models.
         adapters: adapters of the sequence; their changes are added in this order.
+        sight: what it reads of pictures; None: nothing, and the places are the positions.
     """
 
     slot: int
@@ -174,6 +199,7 @@ class Chunk:
     keep_states: int = 0
     states: States | None = None
     adapters: Sequence[AdapterUse] = ()
+    sight: Sight | None = None
 
     @property
     def known(self) -> int:

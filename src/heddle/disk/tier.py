@@ -22,7 +22,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from heddle.disk.page_file import PageFileError, Prefix, file_bytes, page_in, parts_of, scope_of
-from heddle.state import PAGE_TOKENS, TokenArray
+from heddle.state import FIRST_KEY, PAGE_TOKENS, TokenArray
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -222,8 +222,11 @@ class DiskTier:
     def save(self, page: WarmPage) -> None:
         """Copy a page, and the snapshot at its end, and write them later.
 
-        Drops them if too many pages wait for writing.
+        Drops them if too many pages wait for writing, and pages behind a picture: its key means
+        nothing to another process.
         """
+        if max(page.tokens) >= FIRST_KEY:
+            return
         for file in self._files_of(page):
             with self._lock:
                 if self._reason is not None or file.name in self._saves:

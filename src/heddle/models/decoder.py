@@ -93,7 +93,7 @@ class Decoder:
     def embedded(self, ops: Ops[A, W], weights: DecoderWeights[W], batch: Batch[A]) -> A:
         """The embeddings (T, width) of the batch's tokens."""
         x = ops.embed(weights.embedding, batch.tokens)
-        return x if self.embedding_scale == 1.0 else ops.scale(x, self.embedding_scale)
+        return ops.see(x if self.embedding_scale == 1.0 else ops.scale(x, self.embedding_scale))
 
     def hidden(self, ops: Ops[A, W], weights: DecoderWeights[W], batch: Batch[A], x: A) -> A:
         """The hidden states (T, width) after all layers, from embeddings x (T, width)."""

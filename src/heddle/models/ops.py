@@ -56,6 +56,8 @@ class RopeSpec:
         temperature: one more factor on the rotated elements, which depends on the position.
         first: index of the first rotated element of a head.
         offset: what is added to each position.
+        axes: for each pair, the axis whose place turns it, in pictures and texts with pictures (Wang
+            et al. 2024, arXiv:2409.12191, section 2.1); empty: positions turn all pairs.
     """
 
     dim: int
@@ -67,6 +69,7 @@ class RopeSpec:
     temperature: Temperature | None = None
     first: int = 0
     offset: int = 0
+    axes: tuple[int, ...] = ()
 
     @classmethod
     def still(cls, dim: int) -> RopeSpec:
@@ -139,6 +142,8 @@ class AttentionSpec:
         causal: whether a token sees no later positions. If not, `window` counts on either side, and
             one step must compute the whole sequence.
         bias: what joins the scores by distance, after scale and cap; None: nothing.
+        runs: the kind of runs (:class:`heddle.step.Sight`) that a token sees to their ends; 0: none.
+            Without `causal` it sees its run alone.
     """
 
     heads: int
@@ -150,6 +155,7 @@ class AttentionSpec:
     causal: bool = True
     bias: PositionBias | None = None
     aligned: bool = False
+    runs: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -551,8 +557,15 @@ class Ops(Protocol[A, W_contra]):
         """Elementwise sum."""
         ...
 
-    def take_rows(self, x: A, rows: A) -> A:
-        """x[rows]: (R, n)."""
+    def take_rows(self, x: A, rows: A, count: int = 1) -> A:
+        """x[rows] (R, n); with `count`, each of them and the rows after it: (R, count * n)."""
+        ...
+
+    def see(self, x: A, first: int = 0, *, adds: bool = False) -> A:
+        """x (T, n), where rows of pictures replace those of their tokens, or are added to them.
+
+        The step has these rows (:class:`heddle.step.Sight`); n columns from `first` on are used.
+        """
         ...
 
     def take_columns(self, x: A, first: int, width: int, heads: int = 1) -> A:

@@ -95,7 +95,7 @@ class Admission:
         """Take slot and pages from a sequence. No step in flight may carry it."""
         if sequence.restore is not None:
             self._disk.cancel(sequence.restore)
-        self._cached.publish(sequence.table, sequence.tokens, sequence.computed)
+        self._cached.publish(sequence.table, sequence.keys, sequence.computed)
         self._pages.release(sequence.table)
         sequence.leader = sequence.restore = sequence.awaited = None
         self._slots.take_back(sequence)

@@ -66,6 +66,7 @@ class Budget:
         if left <= 0 and len(ready) + again > self.tokens:
             return self._take_turns(ready)
         shares = []
+        room = self.tokens - decodes - again
         for sequence in ready:
             if sequence.generating:
                 shares.append((sequence, 1))
@@ -78,7 +79,12 @@ class Budget:
                     count = min(
                         count, next_snapshot(sequence, self._snapshot_every) - sequence.computed
                     )
+                if sequence.pictures is not None:
+                    count = sequence.pictures.cut(sequence.computed, count, room)
+                    if not count:
+                        continue
                 left -= math.ceil(count * cost)
+                room -= count
                 shares.append((sequence, count))
         return shares
 
@@ -104,10 +110,15 @@ class Budget:
 
         If decodes alone use up the budget, prompts take turns with them. Else they would starve.
         """
-        line = sorted(ready, key=lambda sequence: sequence.turn)
+        line = sorted(filter(_takes_one, ready), key=lambda sequence: sequence.turn)
         ends = accumulate(1 + sequence.again for sequence in line)
         fitting = zip(line, ends, strict=True)
         return [(sequence, 1) for sequence, end in fitting if end <= self.tokens]
+
+
+def _takes_one(sequence: Sequence) -> bool:
+    """Whether its next token may be computed alone."""
+    return sequence.pictures is None or sequence.pictures.cut(sequence.computed, 1, 1) == 1
 
 
 def _prompt_order(running: Iterable[Sequence]) -> Callable[[Sequence], tuple[int, float]]:

@@ -39,9 +39,9 @@ def find_leader(
             break
         if not _publishes_its_prompt(older) or older.scope != sequence.scope:
             continue
-        if older.tokens[shared : shared + 1] != sequence.tokens[shared : shared + 1]:
+        if older.keys[shared : shared + 1] != sequence.keys[shared : shared + 1]:
             continue  # a quick test: they share only the known tokens
-        length = min(common_prefix(older.tokens, sequence.tokens), most)
+        length = min(common_prefix(older.keys, sequence.keys), most)
         if length > max(shared, older.computed):
             leader, shared = older, length
     return leader, shared

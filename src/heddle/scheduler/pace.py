@@ -115,6 +115,11 @@ class Pace:
         """Longest step, in seconds, if the decodes alone take `alone` seconds."""
         return GAP * alone if self._max_gap is None else self._max_gap
 
+    def spare_seconds(self, decodes: int) -> float | None:
+        """How much longer than its decodes a step may take; None: no such step was measured."""
+        alone = self._decode_seconds(decodes)
+        return None if alone is None else max(self.longest_step(alone) - alone, 0.0)
+
     def allowance(self, decodes: int) -> int:
         """Number of prompt tokens that a step allows beside `decodes` decodes; at least 4."""
         if self._prefer_decode:

@@ -33,7 +33,7 @@ class Prefixes:
     def publish(self) -> None:
         """Publish the computed tokens of all running sequences."""
         for sequence in self._slots.running:
-            self._cached.publish(sequence.table, sequence.tokens, sequence.computed)
+            self._cached.publish(sequence.table, sequence.keys, sequence.computed)
 
     def latest(self, slot: int, salt: str | None) -> tuple[list[int], int]:
         """The cached tokens of the last sequence in a slot, and how many of them are full pages.
@@ -80,12 +80,12 @@ class Prefixes:
         """
         sequence.leader = None
         most = sequence.first_needed
-        match = self._cached.match(sequence.scope, sequence.tokens, most)
+        match = self._cached.match(sequence.scope, sequence.keys, most)
         if match.length < sequence.computed:  # the cache was flushed
             return None
         leader, shared = find_leader(sequence, self._slots.running, match.length)
         whole = self._cached.whole_pages(match)
-        restore = None if leader else self._disk.find(whole, sequence.tokens, most)
+        restore = None if leader else self._disk.find(whole, sequence.keys, most)
         cost = self._pages.cost(match, sequence.total)
         if leader is not None or restore is not None or not available.covers(cost):
             # Take only full pages: the leader or the disk adds the rest of the last page, or the

@@ -420,7 +420,7 @@ class Scheduler:
         """Give back windowed pages that the tokens of a step no longer see."""
         for sequence, _ in shares:
             first = sequence.computed - sequence.again
-            self._pages.give_back(sequence.table, sequence.tokens, first)
+            self._pages.give_back(sequence.table, sequence.keys, first)
 
     def _count_computed(self, sequence: Sequence, count: int) -> None:
         """Record that a step has computed `count` more tokens of the sequence."""
@@ -431,14 +431,14 @@ class Scheduler:
         if sequence.table.source is not None or sequence.table.state is not None:
             self._pages.copied(sequence.table)
         if self._snapshot_every and sequence.table.snapshot is not None:
-            self._pages.end_snapshot(sequence.table, sequence.tokens, sequence.computed)
+            self._pages.end_snapshot(sequence.table, sequence.keys, sequence.computed)
 
     def _apply(self, sequence: Sequence, outcome: Outcome) -> FinishReason | None:
         """Apply an outcome to its sequence. If the sequence ends, return its finish reason."""
         reason: FinishReason | None = None
         match outcome:
             case Sampled(token=token, mu=mu):
-                sequence.tokens.append(token)
+                sequence.append(token)
                 sequence.mu = mu
                 if sequence.driven:
                     sequence.paused = True

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from heddle.cache.disk_pages import Restore
     from heddle.embedding import Pooling
+    from heddle.pictures import Pictures
     from heddle.sampling_params import SamplingParams
     from heddle.scheduler.guessing import Guessing
     from heddle.step import AdapterUse
@@ -100,6 +101,8 @@ class Sequence:
             guesses.
         adapters: adapters that change its forward passes.
         scope: only sequences of one scope share prefixes.
+        pictures: the pictures of its prompt; None: it has none.
+        keys: `tokens` as the prefix tree has them, where tokens of pictures have the keys of these.
     """
 
     id: int
@@ -133,6 +136,8 @@ class Sequence:
     known: Many[int] = ()
     adapters: Many[AdapterUse] = ()
     scope: str | None = None
+    pictures: Pictures | None = field(default=None, repr=False)
+    keys: list[int] = field(init=False, repr=False)
     priority: int = field(init=False)
     wanted_slot: int = field(init=False)
     account: Account = field(init=False, repr=False)
@@ -144,6 +149,7 @@ class Sequence:
         params = self.params
         self.priority = params.priority
         self.scope = self.scope or params.cache_salt
+        self.keys = self.tokens if self.pictures is None else self.pictures.keys(self.tokens)
         if isinstance(params, EmbeddingParams):
             self.pooling, self.prompt_logprobs, self.most_output = params.pooling, None, 0
             self.wanted_slot = -1
@@ -170,6 +176,7 @@ class Sequence:
             client=self.client,
             known=self.known,
             scope=self.scope,
+            pictures=self.pictures,
         )
         one.most_output = self.most_output
         return one
@@ -205,6 +212,7 @@ class Sequence:
         end = self.computed + count
         sample = end == len(self.tokens) < self.limit
         may_wait = sample and self.rules.edits_logits
+        pictures = self.pictures
         return Chunk(
             self.slot,
             start,
@@ -217,7 +225,14 @@ class Sequence:
             guesses=len(guesses),
             uncertain=len(guesses) + may_wait,
             adapters=self.adapters,
+            sight=None if pictures is None else pictures.sight(start, end + len(guesses)),
         )
+
+    def append(self, token: int) -> None:
+        """Append a token of its output."""
+        self.tokens.append(token)
+        if self.keys is not self.tokens:
+            self.keys.append(token)
 
     def end(self) -> None:
         """Note that it has ended. Its drafters are of no more use; a caller may keep the rest."""
@@ -263,9 +278,11 @@ class Sequence:
 
     @property
     def waits(self) -> bool:
-        """Whether it computes nothing now, because it waits for its caller, a mask, leader or
-        disk."""
+        """Whether it computes nothing now, because it waits for its caller, a mask, rows of a
+        picture, leader or disk."""
         if self.paused or self.awaited is not None:
+            return True
+        if self.pictures is not None and self.pictures.wanted(self.computed):
             return True
         return self.leader is not None or self.restore is not None
 

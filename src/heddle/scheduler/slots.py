@@ -41,7 +41,7 @@ class Slots:
         is_free = 0 <= wanted < len(self.holders) and self.holders[wanted] is None
         sequence.slot = wanted if is_free else self.holders.index(None)
         self.holders[sequence.slot] = sequence
-        self.latest[sequence.slot] = sequence.scope, sequence.tokens
+        self.latest[sequence.slot] = sequence.scope, sequence.keys
         self._given += 1
         sequence.rank = self._given
         self.end_turn(sequence)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from heddle.embedding import EmbeddingParams
-    from heddle.step import Chunk, StepPlan
+    from heddle.step import Chunk, Sight, StepPlan
 
     _Ints = npt.NDArray[np.int32]
     PooledRows: TypeAlias = tuple[int, int, npt.NDArray[np.float64]]
@@ -130,6 +130,8 @@ class Layout:
         adapted: (first token row, number of tokens, adapter, factor) of each adapter of each chunk.
         kept: (tokens, width) hidden states of each chunk with `keep_states`. Each row is a sum of
             one state, so the program fills it as it pools.
+        seen: (first token row, rows) of each picture.
+        sights: what each chunk reads of pictures, if any chunk reads some.
     """
 
     ids: list[int] = field(default_factory=list)
@@ -141,6 +143,8 @@ class Layout:
     pooled: list[PooledRows] = field(default_factory=list)
     adapted: list[tuple[int, int, Any, float]] = field(default_factory=list)
     kept: list[npt.NDArray[np.float64]] = field(default_factory=list)
+    seen: list[tuple[int, npt.NDArray[np.float32]]] = field(default_factory=list)
+    sights: list[tuple[int, int, Sight]] = field(default_factory=list)
     width: int = 0
 
     @classmethod
@@ -164,6 +168,9 @@ class Layout:
     def _add(self, chunk: Chunk, sums: Mapping[int, PooledStates], fixed: tuple[int, ...]) -> None:
         begin, count = len(self.ids), len(chunk.tokens)
         span: tuple[int, ...] = (begin, count, chunk.start, len(self.pages), 0)
+        if chunk.sight is not None:
+            self.sights.append((begin, count, chunk.sight))
+            self.seen.extend((begin + first, rows) for first, rows in chunk.sight.rows)
         for use in chunk.adapters:
             self.adapted.append((begin, count, use.adapter, use.factor))
         self.ids.extend(chunk.tokens)
@@ -191,6 +198,27 @@ class Layout:
         """`ids`, `positions`, `spans`, `pages`, `rows`."""
         spans = np.array(self.spans, np.int32)
         return ints(self.ids), ints(self.positions), spans, ints(self.pages), ints(self.rows)
+
+    def places(self, axes: int) -> _Ints | None:
+        """Places (T, axes): positions, but where a chunk has others; None if there are no axes."""
+        if not axes:
+            return None
+        places = np.repeat(ints(self.positions)[:, None], axes, axis=1)
+        for begin, count, sight in self.sights:
+            if sight.places is not None:
+                places[begin : begin + count] = sight.places
+        return places
+
+    def runs(self) -> _Ints | None:
+        """Runs (T, 2) of positions that attention sees whole; None if each token is a run."""
+        if all(sight.runs is None for _, _, sight in self.sights):
+            return None
+        positions = ints(self.positions)
+        runs = np.stack([positions, positions + 1], axis=-1)
+        for begin, count, sight in self.sights:
+            if sight.runs is not None:
+                runs[begin : begin + count] = sight.runs[:, 0]
+        return runs
 
     def scored_rows(self) -> _Ints | None:
         """`scored` (n, 3); None if there is nothing to score."""

@@ -30,6 +30,7 @@ from heddle.executors.arithmetic import (
 )
 from heddle.executors.cpu.adapters import AdapterPacker
 from heddle.executors.cpu.batch import Layout, pooled_states
+from heddle.executors.cpu.encoder import CpuEncoder
 from heddle.executors.cpu.fixed_memory import FixedMemory
 from heddle.executors.cpu.kv_memory import KvMemory
 from heddle.executors.cpu.limits import measure
@@ -66,9 +67,11 @@ if TYPE_CHECKING:
     from heddle.executors.cpu.weights import LinearWeight
     from heddle.executors.graph.forward import Forward
     from heddle.models.decoder import Decoder
+    from heddle.models.eyes import Eyes
     from heddle.roofline import Limits
     from heddle.state import StateMemory
     from heddle.step import Binding, Chunk, StepPlan
+    from heddle.weights.checkpoint import Checkpoint
     from heddle.weights.low_rank import LowRank
 
     # A step in flight: the step, its plan, the chunks that sample, their samplers, the function
@@ -89,6 +92,7 @@ SOURCES = (
     *MODEL_SOURCES,
     "executors/cpu/adapters.py",
     "executors/cpu/batch.py",
+    "executors/cpu/encoder.py",
     "executors/cpu/fixed_memory.py",
     "executors/cpu/kv_memory.py",
     "executors/cpu/lowering.py",
@@ -101,7 +105,7 @@ SOURCES = (
 
 _LET_GO = (
     *("_submitted", "_program", "_ropes", "_kv", "_fixed", "_samplers", "_edits", "_sums"),
-    "_packer",
+    *("_packer", "_runtime"),
 )
 """Attributes that a closed executor no longer has."""
 
@@ -143,6 +147,7 @@ class CpuExecutor:
         threads_note: str = "",
     ) -> None:
         self.shape = shape
+        self._runtime = runtime
         self.isa = runtime.isa
         self.threads = runtime.threads
         self._threads_note = threads_note
@@ -182,6 +187,10 @@ class CpuExecutor:
         self._edits: EditSource = LogitEdits()
         self._sums: dict[int, PooledStates] = {}  # by slot, for sequences with an embedding
         self._submitted: _Submitted | None = None
+
+    def make_encoder(self, eyes: Eyes, checkpoint: Checkpoint, most: int) -> CpuEncoder:
+        """See :class:`heddle.executors.seeing.SeeingExecutor`."""
+        return CpuEncoder(eyes, checkpoint, self._runtime, most)
 
     def _lower(self, forward: Forward) -> tuple[int, int | None]:
         self.work = model_work(forward, self.weight_bytes, position_bytes(self.memory))
@@ -280,6 +289,9 @@ class CpuExecutor:
                 layout.pooled,
                 guesses,
                 layout.adapted,
+                layout.places(self._ropes.axes),
+                layout.runs(),
+                layout.seen,
             )
         except ValueError as error:
             raise EngineFailedError(f"the step was refused: {error}") from error
@@ -380,7 +392,14 @@ class CpuExecutor:
     def logits(self, plan: StepPlan) -> npt.NDArray[np.float32]:
         """Run a plan without sampling. Returns logits (R, vocabulary) of chunks that sample."""
         layout = self._layout(plan)
-        self._program.begin(*layout.arrays(), [], adapted=layout.adapted).finish()
+        self._program.begin(
+            *layout.arrays(),
+            [],
+            adapted=layout.adapted,
+            places=layout.places(self._ropes.axes),
+            runs=layout.runs(),
+            seen=layout.seen,
+        ).finish()
         return self._program.copy(self._logits, len(layout.rows))
 
     def watch(self, failed: Callable[[str], None]) -> None:

@@ -131,7 +131,10 @@ class _Lowering:
                 self.program.mean_rows(self._of(node, 0), self._new(node))
             case recording.Rope():
                 table, first = self._ropes.of(node.spec.at(0)), node.spec.first
-                self.program.rope(self._in_place(node), table, node.heads, first)
+                axes = node.spec.axes
+                self.program.rope(self._in_place(node), table, node.heads, first, axes)
+            case recording.See():
+                self.program.see(self._in_place(node), node.first, node.adds)
             case recording.NormHeads():
                 weight = _vector(node.weight)
                 self.program.norm_heads(self._in_place(node), weight, node.eps, node.heads)
@@ -268,6 +271,7 @@ class _Lowering:
             sinks=None if node.sinks is None else node.sinks.values,
             bias=self._bias_table(spec),
             aligned=spec.aligned,
+            runs=spec.runs,
         )
         if not fused:
             self._quantise_apart(node)

@@ -20,16 +20,22 @@ _PART = 1024
 
 
 class RopeTables:
-    """The tables of `program`, for positions below `most`."""
+    """The tables of `program`, for positions below `most`.
+
+    Attributes:
+        axes: the number of axes whose places turn rotations; 0: positions turn all of them.
+    """
 
     def __init__(self, program: Program, most: int) -> None:
         self.most = most
         self._program = program
+        self.axes = 0
         self._tables: dict[RopeSpec, int] = {}
         self._known = 0
 
     def of(self, spec: RopeSpec) -> int:
         """The number of the table with the rotations of `spec`. Call it before the first step."""
+        self.axes = max(self.axes, *(axis + 1 for axis in spec.axes), 0)
         if spec not in self._tables:
             table = self._program.rope_table(spec.dim, spec.interleaved, self.most)
             self._tables[spec] = table

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from heddle.models.decoder import Decoder
+    from heddle.models.eyes import Eyes
     from heddle.models.ops import Ops
 
 A = TypeVar("A")
@@ -38,16 +39,27 @@ class Forward:
 
 def record(model: Decoder, weights: Any) -> Forward:
     """Record the forward pass of a model whose weights are handles of an executor."""
-    ops = RecordingOps()
-    inputs: Batch[Node] = Batch(
-        tokens=Input((), 1, False, "tokens"),
-        positions=Input((), 1, False, "positions"),
-        rows=Input((), 1, True, "rows"),
-        states=Input((), model.shape.width, False, "states") if model.reads_states else None,
-    )
+    ops, inputs = RecordingOps(), _inputs(model.shape.width if model.reads_states else 0)
     states = model.forward(ops, weights, inputs)
     logits = model.logits(ops, weights, states)
     return Forward(inputs, ops.nodes, states, logits)
+
+
+def record_eyes(model: Eyes, weights: Any) -> Forward:
+    """Record the forward pass of eyes. They make no logits; their rows stand in that place."""
+    ops, inputs = RecordingOps(), _inputs(model.input_width)
+    rows = model.forward(ops, weights, inputs)
+    return Forward(inputs, ops.nodes, rows, rows)
+
+
+def _inputs(states: int) -> Batch[Node]:
+    """The inputs of a forward pass, with `states` columns of values beside the tokens."""
+    return Batch(
+        tokens=Input((), 1, False, "tokens"),
+        positions=Input((), 1, False, "positions"),
+        rows=Input((), 1, True, "rows"),
+        states=Input((), states, False, "states") if states else None,
+    )
 
 
 def adaptable(forward: Forward) -> dict[str, Any]:
@@ -138,7 +150,9 @@ def compute_node(node: Node, ops: Ops[A, Any], sources: list[A]) -> A:
         case recording.Add(), [x, y]:
             return ops.add(x, y)
         case recording.TakeRows(), [x, rows]:
-            return ops.take_rows(x, rows)
+            return ops.take_rows(x, rows, node.width // node.inputs[0].width)
+        case recording.See(first=first, adds=adds), [x]:
+            return ops.see(x, first, adds=adds)
     raise ValueError(f"no operation computes {type(node).__name__}")
 
 

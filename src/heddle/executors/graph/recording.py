@@ -193,6 +193,12 @@ class TakeRows(Node):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class See(Node):
+    first: int
+    adds: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class TakeColumns(Node):
     first: int
     heads: int
@@ -398,8 +404,11 @@ class RecordingOps:
     def add(self, x: Node, y: Node) -> Node:
         return self._record(Add((x, y), x.width, x.per_row))
 
-    def take_rows(self, x: Node, rows: Node) -> Node:
-        return self._record(TakeRows((x, rows), x.width, True))
+    def take_rows(self, x: Node, rows: Node, count: int = 1) -> Node:
+        return self._record(TakeRows((x, rows), count * x.width, True))
+
+    def see(self, x: Node, first: int = 0, *, adds: bool = False) -> Node:
+        return self._record(See((x,), x.width, x.per_row, first, adds))
 
     def take_columns(self, x: Node, first: int, width: int, heads: int = 1) -> Node:
         return self._record(TakeColumns((x,), heads * width, x.per_row, first, heads))

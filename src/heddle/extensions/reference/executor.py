@@ -251,14 +251,13 @@ class ReferenceExecutor:
     def _rows(self, chunk: Chunk) -> list[tuple[Float32, Float32]]:
         """State (1, width) and logits (1, vocabulary) of each token."""
         count = len(chunk.tokens)
-        if self.shape.causal:
+        if self.shape.causal and (chunk.sight is None or chunk.sight.runs is None):
             return [self._row(chunk, index) for index in range(count)]
         # The tokens see one another.
-        run, all_rows = (
-            SequenceChunk(PagedCache(self._pages, self._states, chunk), 0, chunk.tokens),
-            range(count),
-        )
-        batch: Batch[NDArray[Any]] = Batch(*map(np.array, (chunk.tokens, all_rows, all_rows)))
+        cache, all_rows = PagedCache(self._pages, self._states, chunk), range(count)
+        run = SequenceChunk(cache, chunk.start, chunk.tokens, chunk.sight)
+        positions = range(chunk.start, chunk.start + count)
+        batch: Batch[NDArray[Any]] = Batch(*map(np.array, (chunk.tokens, positions, all_rows)))
         states, logits = compute(self._forward, ReferenceOps([run], chunk.adapters), batch)
         return [(states[i : i + 1], logits[i : i + 1]) for i in all_rows]
 
@@ -273,7 +272,8 @@ class ReferenceExecutor:
         wanted = np.arange(1 if _is_wanted(chunk, index) else 0)
         states = None if chunk.states is None else chunk.states[index : index + 1]
         batch: Batch[NDArray[Any]] = Batch(np.array(token), np.array([position]), wanted, states)
-        run = SequenceChunk(cache, position, token)
+        sight = None if chunk.sight is None else chunk.sight.of(index)
+        run = SequenceChunk(cache, position, token, sight)
         return compute(self._forward, ReferenceOps([run], chunk.adapters), batch)
 
     def _samples(self, chunk: Chunk, rows: list[Float32]) -> list[Sampled | Failed]:

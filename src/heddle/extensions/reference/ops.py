@@ -39,7 +39,7 @@ if TYPE_CHECKING:
         RopeSpec,
         StatePlace,
     )
-    from heddle.step import AdapterUse
+    from heddle.step import AdapterUse, Sight
     from heddle.weights.checkpoint import Checkpoint
     from heddle.weights.low_rank import LowRank
 
@@ -176,12 +176,13 @@ class SequenceCache:
 class SequenceChunk:
     """Consecutive tokens of one sequence. `start` is the position of the first token.
 
-    The cache must hold all positions before `start`.
+    The cache must hold all positions before `start`. `sight` is that of a chunk.
     """
 
     cache: SequenceState
     start: int
     tokens: Sequence[int]
+    sight: Sight | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +271,10 @@ class ReferenceOps:
         """Angles are float64. Their cosines and sines are rounded to float32."""
         pair = np.arange(spec.dim // 2)
         frequency = spec.base ** (-2.0 * pair / spec.dim) / np.array(spec.factors or 1.0)
-        angle = ((positions + spec.offset)[:, None] * frequency)[:, None, :]
+        turned = (positions + spec.offset)[:, None]
+        if spec.axes:
+            turned = self._places()[:, spec.axes]
+        angle = (turned * frequency)[:, None, :]
         scale = spec.scales(positions)[:, None, None]
         cos, sin = ((turn(angle) * scale).astype(np.float32) for turn in (np.cos, np.sin))
         first, second = (2 * pair, 2 * pair + 1) if spec.interleaved else (pair, pair + len(pair))
@@ -279,6 +283,10 @@ class ReferenceOps:
         a, b = y[..., first], y[..., second]
         y[..., first], y[..., second] = a * cos - b * sin, a * sin + b * cos
         return y.reshape(x.shape)
+
+    def _places(self) -> Array:
+        """The place of each token on each axis: (T, axes)."""
+        return np.concatenate([_places_of(run) for run in self._runs])
 
     def attend(
         self,
@@ -297,7 +305,9 @@ class ReferenceOps:
                 kept = rotated(k[rows], spec.head_dim), rotated(v[rows], spec.head_dim)
             keys, values = run.cache.store(layer, run.start, *kept)
             assert spec.causal or run.start == 0, "one step computes the whole sequence"
-            mixed[rows] = _attention(q[rows], keys, values, run.start, spec, sinks, coded=coded)
+            mixed[rows] = _attention(
+                q[rows], keys, values, run.start, spec, sinks, coded=coded, sight=run.sight
+            )
             row = rows.stop
         return mixed
 
@@ -307,7 +317,9 @@ class ReferenceOps:
             rows = slice(row, row + len(run.tokens))
             keys, values = run.cache.stored(layer, run.start + len(run.tokens))
             coded = run.cache.coded
-            mixed[rows] = _attention(q[rows], keys, values, run.start, spec, coded=coded)
+            mixed[rows] = _attention(
+                q[rows], keys, values, run.start, spec, coded=coded, sight=run.sight
+            )
             row = rows.stop
         return mixed
 
@@ -498,8 +510,18 @@ class ReferenceOps:
     def add(self, x: Array, y: Array) -> Array:
         return x + y
 
-    def take_rows(self, x: Array, rows: Array) -> Array:
-        return x[rows]
+    def take_rows(self, x: Array, rows: Array, count: int = 1) -> Array:
+        return x[rows[:, None] + np.arange(count)].reshape(len(rows), -1)
+
+    def see(self, x: Array, first: int = 0, *, adds: bool = False) -> Array:
+        x, row = x.copy(), 0
+        for run in self._runs:
+            for begin, values in run.sight.rows if run.sight is not None else ():
+                at = slice(row + begin, row + begin + len(values))
+                part = values[:, first : first + x.shape[1]]
+                x[at] = x[at] + part if adds else part
+            row += len(run.tokens)
+        return x
 
     def take_columns(self, x: Array, first: int, width: int, heads: int = 1) -> Array:
         by_head = x.reshape(len(x), heads, -1)[..., first : first + width]
@@ -514,6 +536,14 @@ class ReferenceOps:
         return np.concatenate([x, y], axis=1)
 
 
+def _places_of(run: SequenceChunk) -> Array:
+    """The places of a run's tokens; without pictures, their positions: (tokens, axes)."""
+    if run.sight is not None and run.sight.places is not None:
+        return run.sight.places
+    positions = np.arange(run.start, run.start + len(run.tokens))
+    return np.repeat(positions[:, None], _MOST_AXES, axis=1)
+
+
 def _attention(
     q: Array,
     keys: Array,
@@ -523,10 +553,12 @@ def _attention(
     sinks: Weight | None = None,
     *,
     coded: str = "",
+    sight: Sight | None = None,
 ) -> Array:
     """Attention of queries from position `start` on, over all positions up to the last query.
 
-    :attr:`SequenceState.coded` describes `coded`. Keys and values of q4 are rotated.
+    :attr:`SequenceState.coded` describes `coded`. Keys and values of q4 are rotated. `sight` has the
+    runs that queries see.
     """
     queries, positions = len(q), len(keys)
     group = spec.heads // spec.kv_heads
@@ -538,6 +570,10 @@ def _attention(
     if spec.aligned:
         runs = np.arange(positions) // spec.window
         hidden |= runs[start : start + queries, None] != runs
+    if spec.runs and sight is not None and sight.runs is not None:
+        begin, end = sight.runs[:, spec.runs - 1, :].T[..., None]
+        within = (np.arange(positions) >= begin) & (np.arange(positions) < end)
+        hidden = hidden & ~within if spec.causal else ~within
     q = rotated(q, spec.head_dim) if coded == "q4" else q
     q = (as_codes(q) if coded else q).reshape(queries, spec.heads, spec.head_dim)
     multiply = partial(sums_of_codes, kv_type=coded) if coded else np.matmul
@@ -650,6 +686,9 @@ def _limited_silu(gate: Array, up: Array, most: float) -> Array:
     y: Array = np.minimum(_silu(gate), limit) * np.clip(up, -limit, limit)
     return y
 
+
+_MOST_AXES = 3
+"""Axes of places: time, height, width."""
 
 _ACTIVATIONS: dict[str, Callable[[Array, Array], Array]] = {
     "silu": lambda gate, up: _silu(gate) * up,

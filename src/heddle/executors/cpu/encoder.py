@@ -1,0 +1,168 @@
+"""Eyes on the CPU: a program of their own, whose stages run between the steps of the decoder."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from heddle import _native
+from heddle.errors import EngineFailedError, OutOfMemoryError, UnsupportedModelError
+from heddle.executors.cpu.batch import ints
+from heddle.executors.cpu.lowering import lower
+from heddle.executors.cpu.ropes import RopeTables
+from heddle.executors.cpu.weights import CpuLoader
+from heddle.executors.graph.forward import record_eyes
+from heddle.state import pages_for
+from heddle.weights.mix import AS_STORED, Mix
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from heddle.models.eyes import Eyes
+    from heddle.pictures import Look
+    from heddle.weights.checkpoint import Checkpoint
+
+_ROWS = 256
+"""Most rows that the projection to the decoder computes at once. More do not make it faster."""
+
+_LOOKS = 64
+"""Most looks of a pass."""
+
+_PART = 1024
+"""Patches of which a stage is computed at once while others wait: 0.1 s for eyes of 0.6 billion
+weights on two cores."""
+
+
+class CpuEncoder:
+    """See :class:`heddle.pictures.Encoder`. One batch of looks is in the works at a time.
+
+    Attributes:
+        held_bytes: bytes of the packed weights.
+    """
+
+    def __init__(
+        self, eyes: Eyes, checkpoint: Checkpoint, runtime: _native.Runtime, most: int
+    ) -> None:
+        """See :meth:`heddle.executors.seeing.SeeingExecutor.make_encoder`."""
+        self._most, self._width, self._fold = most, eyes.width, eyes.fold
+        loader = CpuLoader(
+            checkpoint,
+            runtime,
+            mix=Mix.named(AS_STORED),
+            allow_nonfinite=False,
+            progress=lambda packed: None,
+        )
+        forward = record_eyes(eyes, eyes.load(loader))
+        self.held_bytes: int = loader.arena.allocated
+        kept = eyes.kept
+        try:
+            self._cache = _native.KvCache("f16", 1, kept.heads, kept.dim, pages_for(most) + _LOOKS)
+            self._program = _native.Program(runtime, (self._cache,), most, _ROWS)
+            ropes = RopeTables(self._program, most)
+            # A layer is done before the next one begins: one place serves all.
+            places: defaultdict[int, tuple[int, int]] = defaultdict(lambda: (0, 0))
+            _, inputs = lower(forward, self._program, ropes, places)
+        except ValueError as error:
+            raise UnsupportedModelError(f"the eyes cannot be run on a CPU: {error}") from error
+        except MemoryError as error:
+            raise OutOfMemoryError("there is too little memory for the eyes") from error
+        assert inputs is not None, "eyes read patches"
+        self._inputs = inputs
+        ropes.reach(most)
+        self._batch: list[Look] = []
+        self._step: dict[str, Any] = {}  # of the batch: what `Program.begin` needs of each piece
+        self._stage = self._part = 0
+
+    def advance(self, wanted: Sequence[Look], seconds: float) -> None:
+        until = time.perf_counter() + seconds
+        if not any(look in wanted for look in self._batch):
+            self._batch = self._chosen(wanted)
+            if not self._batch:
+                return
+            self._begin()
+        try:
+            while self._batch:
+                self._compute_piece()
+                if time.perf_counter() >= until:
+                    return
+        except (ValueError, RuntimeError, MemoryError) as error:
+            self._batch = []
+            raise EngineFailedError(f"the eyes failed: {error}") from error
+
+    def _chosen(self, wanted: Sequence[Look]) -> list[Look]:
+        """The first looks that fit a pass. A scene that is too large was refused before."""
+        chosen: list[Look] = []
+        room = self._most
+        for look in wanted[:_LOOKS]:
+            if look.scene is None or len(look.scene) > room:
+                break
+            chosen.append(look)
+            room -= len(look.scene)
+        return chosen
+
+    def _begin(self) -> None:
+        """Make the arrays of a pass over the looks of the batch.
+
+        Each scene is a sequence from position 0 on, so its company changes no bit.
+        """
+        scenes = [look.scene for look in self._batch if look.scene is not None]
+        spans: list[tuple[int, int, int, int, int]] = []
+        count = pages = 0
+        for scene in scenes:
+            spans.append((count, len(scene), 0, pages, 0))
+            count += len(scene)
+            pages += pages_for(len(scene))
+        self._step = {
+            "ids": np.zeros(count, np.int32),
+            "positions": np.concatenate([np.arange(len(one), dtype=np.int32) for one in scenes]),
+            "spans": np.array(spans, np.int32),
+            "pages": np.arange(pages, dtype=np.int32),
+            "rows": ints([]),
+            "samplers": [],
+            "places": np.ascontiguousarray(np.concatenate([scene.places for scene in scenes])),
+            "runs": np.concatenate([scene.runs for scene in scenes]).reshape(count, -1),
+        }
+        self._parts = -(-count // _PART)
+        self._program.write(self._inputs, np.concatenate([scene.values for scene in scenes]))
+        self._stage = self._part = 0
+
+    def _compute_piece(self) -> None:
+        """Compute a part of a stage, or from the last one over patches on, everything."""
+        last = self._program.token_stages
+        if self._stage == last:
+            self._finish()
+            return
+        piece, part = (self._stage, self._stage + 1), (self._part, self._parts)
+        self._run(piece=piece, part=part)
+        self._part += 1
+        if self._part == self._parts:
+            self._stage, self._part = self._stage + 1, 0
+
+    def _finish(self) -> None:
+        """Compute the rows, and give them to the looks."""
+        count = len(self._step["ids"]) // self._fold
+        sums = np.zeros((count, self._width), np.float64)
+        pooled = [(row * self._fold, 1, sums[row]) for row in range(count)]
+        self._run(piece=(self._stage, -1), pooled=pooled)
+        rows, first = sums.astype(np.float32), 0
+        for look in self._batch:
+            look.rows, look.scene = rows[first : first + look.count].copy(), None
+            first += look.count
+        self._batch, self._step = [], {}
+
+    def _run(self, **piece: Any) -> None:
+        if self._program.begin(**self._step, **piece).finish() is None:
+            raise RuntimeError("they were abandoned")
+
+    def abandon(self) -> None:
+        program = vars(self).get("_program")  # missing after `close`
+        if program is not None:
+            program.abandon()
+
+    def close(self) -> None:
+        self._batch = []
+        for name in ("_program", "_cache", "_step"):
+            vars(self).pop(name, None)
