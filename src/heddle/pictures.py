@@ -20,11 +20,12 @@ import numpy as np
 from heddle.step import Sight
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
     from heddle.step import States
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Picture:
@@ -62,7 +63,7 @@ class Illustrated:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scene:
-    """What eyes read of a picture: T patches.
+    """What eyes read of a picture, or of one of its tiles: T patches. No other scene changes a bit.
 
     Attributes:
         values: (T, columns) float32.
@@ -86,14 +87,23 @@ class Look:
         key: stands for each of its tokens in the prefix tree; at least
             :data:`heddle.state.FIRST_KEY`.
         count: the number of its rows.
-        scene: what the eyes read; None once there are rows.
+        scenes: what the eyes read; empty once there are rows.
+        arrange: makes the rows from what the eyes made of all scenes, one after the other; None:
+            they are the same.
         rows: (count, columns) float32; None until the eyes have made them.
     """
 
     key: int
     count: int
-    scene: Scene | None
+    scenes: Sequence[Scene]
+    arrange: Callable[[States], States] | None = None
     rows: States | None = None
+
+    def take(self, made: States) -> None:
+        """Take what the eyes made of all scenes."""
+        rows = made if self.arrange is None else self.arrange(made)
+        assert len(rows) == self.count, f"{len(rows)} rows of a picture of {self.count}"
+        self.rows, self.scenes = rows, ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

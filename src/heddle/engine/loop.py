@@ -17,6 +17,7 @@ from heddle.disk.tier import PATIENCE
 from heddle.engine.disk import open_disk_tier
 from heddle.engine.drafters import batch_drafter_of, drafters
 from heddle.engine.health import Poison, poison_of
+from heddle.engine.looking import Looking
 from heddle.engine.observation import step_log
 from heddle.engine.observation.activity import (
     Activity,
@@ -91,6 +92,7 @@ class EngineLoop:
         )
         self._pace = Pace(config.max_gap_ms / 1e3 or None, prefer_decode=config.prefer_decode)
         self._batch_drafter = batch_drafter_of(model, config)
+        self._looking = None if model.eyes is None else Looking(model.eyes.encoder, self._pace)
         self.speculator = Speculator(
             drafters(self._batch_drafter),
             self._pace,
@@ -254,6 +256,8 @@ class EngineLoop:
             raise self._fail(self._running, Poison(f"the device failed: {self._device_problem}"))
         if self._batch_drafter is not None and any(self.scheduler.slots):
             self._advance(self._batch_drafter)
+        if self._looking is not None and any(self.scheduler.slots):
+            self._look(self._looking)
         self.heartbeat.enter(Phase.PLANNING)
         with self.gate.lock:
             if self.cancels.ids:
@@ -268,7 +272,7 @@ class EngineLoop:
                 self._end_waits()
             plan = self._ahead or self.scheduler.schedule()
             accepted, self.admission.accepted = self.admission.accepted, 0
-            stuck = not (plan.chunks or accepted or self.delivery.pending)
+            stuck = not (plan.chunks or accepted or self.delivery.pending or self._looks())
             if stuck and self._device_problem is None:
                 # All wait for the disk or a mask. Both notify this thread. The timeout is for a
                 # disk that does not answer: the next `schedule` stops waiting for it.
@@ -305,6 +309,34 @@ class EngineLoop:
         self.heartbeat.enter(Phase.COMPUTING)
         batch.advance(self.scheduler.slots, self.speculator)
         self._give_turn()
+
+    def _looks(self) -> bool:
+        """Whether sequences wait for the eyes."""
+        return self._looking is not None and bool(self._looking.wanted(self.scheduler.slots))
+
+    def _look(self, looking: Looking) -> None:
+        """Let the eyes make rows that sequences wait for, in this thread, without the lock.
+
+        If they fail, these sequences end; all others go on.
+        """
+        slots = list(self.scheduler.slots)
+        wanted = looking.wanted(slots)
+        if not wanted:
+            return
+        if self.turn is not None:
+            self.turn.take()
+        self.heartbeat.enter(Phase.COMPUTING)
+        error = looking.advance(slots, wanted)
+        self._give_turn()
+        if error is None:
+            return
+        _log.error("%s", error)
+        with self.gate.lock:
+            for sequence in slots:
+                if sequence is not None and sequence.pictures is not None and sequence.waits:
+                    request = self.delivery.requests[sequence.id]
+                    if self.scheduler.cancel(sequence.id):
+                        self.delivery.cancelled.append((request, error))
 
     def _wait(self, phase: Phase, timeout: float | None = None) -> None:
         """Release the lock until a caller, the disk tier or a late mask notifies this thread."""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from heddle.embedding import EmbeddingParams
     from heddle.executor import Executor, ModelShape
     from heddle.loading.judge import Judge
+    from heddle.pictures import Illustrated, Laid, Sighted
     from heddle.text.chat.template import ChatTemplate
     from heddle.text.parsing.reading import Reading
     from heddle.text.tokenizer.tokenizer import Tokenizer
@@ -71,6 +72,7 @@ class LoadedModel:
             model is no classifier. A cross-encoder has one.
         problem_type: what these logits mean, in the words of `transformers`; may be empty.
         bends_vectors: whether an activation follows the pooling, so that no other one is possible.
+        eyes: what sees pictures; None: the model is blind.
     """
 
     info: ModelInfo
@@ -86,6 +88,7 @@ class LoadedModel:
     labels: tuple[str, ...] = ()
     problem_type: str = ""
     bends_vectors: bool = False
+    eyes: Sighted | None = None
 
     def sampling_params(self, **given: Any) -> SamplingParams:
         """Sampling parameters: the values in `given`, else the model's defaults.
@@ -199,6 +202,20 @@ class LoadedModel:
         """Token ids of messages. Arguments and errors are those of :meth:`chat_text`."""
         return self.tokenizer.encode_chat(self.chat_text(messages, **more))
 
+    def lay(self, prompt: Illustrated) -> Laid:
+        """The prompt as token ids and looks.
+
+        Raises:
+            InvalidRequestError: the model is blind, the text has not one mark for each picture, or a
+                picture cannot be seen.
+        """
+        if self.eyes is None:
+            raise InvalidRequestError(
+                f"{self.info.id} sees no pictures. Load a model with eyes, or send text alone",
+                param="messages",
+            )
+        return self.eyes.lay(prompt)
+
     def reading(self, prompt: str) -> Reading:
         """How to read the answer to a prompt that :meth:`chat_text` has made."""
         assert self.template is not None, "the template wrote the prompt"
@@ -222,4 +239,6 @@ class LoadedModel:
 
     def close(self) -> None:
         """Free threads and memory. Idempotent."""
+        if self.eyes is not None:
+            self.eyes.encoder.close()
         self.executor.close()

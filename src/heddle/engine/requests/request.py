@@ -15,6 +15,7 @@ from heddle.engine.adapters import contents_in
 from heddle.engine.requests.processors import processors_of
 from heddle.errors import InvalidRequestError
 from heddle.outputs import Delta, FinishReason, Progress, Usage
+from heddle.pictures import Illustrated, Laid
 from heddle.sampling_params import Stage
 from heddle.scheduler.sequence import Sequence
 from heddle.text.tokenizer.detokenizer import Detokenizer
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
     from heddle.step import Scored
     from heddle.text.tokenizer.tokenizer import Tokenizer
 
-Prompt: TypeAlias = "str | abc.Sequence[int]"
-"""Text, or token ids. Heddle adds nothing to token ids."""
+Prompt: TypeAlias = "str | abc.Sequence[int] | Illustrated | Laid"
+"""Text, token ids, to which Heddle adds nothing, or either with pictures."""
 
 Params: TypeAlias = "SamplingParams | EmbeddingParams"
 """Parameters of a request: for generated text, or for an embedding."""
@@ -225,6 +226,13 @@ def prepare(
     tokenizer = model.tokenizer
     if isinstance(params, EmbeddingParams):
         prompt = _embedding_prompt(model, prompt, params)
+    if isinstance(prompt, Illustrated):
+        prompt = model.lay(prompt)
+    laid = prompt if isinstance(prompt, Laid) else None
+    pictures = None if laid is None else laid.pictures
+    if laid is not None:
+        prompt = laid.tokens
+    assert not isinstance(prompt, Laid)
     tokens = check_tokens(
         model, tokenizer.encode(prompt) if isinstance(prompt, str) else prompt, "prompt"
     )
@@ -265,7 +273,9 @@ def prepare(
                 param="prompt",
             )
         params = replace(params, pooling=pooling)
-        sequence = Sequence(request_id, params, tokens, len(tokens), frozenset(), NO_RULES)
+        sequence = Sequence(
+            request_id, params, tokens, len(tokens), frozenset(), NO_RULES, pictures=pictures
+        )
         if params.extensions:
             adapt(sequence, params, adapters)
         return Request(sequence, Detokenizer(tokenizer), sink, started, log_id)
@@ -278,7 +288,9 @@ def prepare(
     if params.stop_token_ids:
         stops |= set(check_tokens(model, params.stop_token_ids, "stop_token_ids"))
     rules = rules_of(model, params, engrams) if rules is None else rules
-    sequence = Sequence(request_id, params, tokens, len(tokens), frozenset(stops), rules)
+    sequence = Sequence(
+        request_id, params, tokens, len(tokens), frozenset(stops), rules, pictures=pictures
+    )
     if params.extensions:
         adapt(sequence, params, adapters)
     shown = [_control_token(tokenizer, text) for text in params.shown_specials]

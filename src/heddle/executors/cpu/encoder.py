@@ -21,15 +21,17 @@ from heddle.weights.mix import AS_STORED, Mix
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy.typing as npt
+
     from heddle.models.eyes import Eyes
-    from heddle.pictures import Look
+    from heddle.pictures import Look, Scene
     from heddle.weights.checkpoint import Checkpoint
 
 _ROWS = 256
 """Most rows that the projection to the decoder computes at once. More do not make it faster."""
 
-_LOOKS = 64
-"""Most looks of a pass."""
+_SCENES = 64
+"""Most scenes of a pass."""
 
 _PART = 1024
 """Patches of which a stage is computed at once while others wait: 0.1 s for eyes of 0.6 billion
@@ -37,7 +39,7 @@ weights on two cores."""
 
 
 class CpuEncoder:
-    """See :class:`heddle.pictures.Encoder`. One batch of looks is in the works at a time.
+    """See :class:`heddle.pictures.Encoder`. One batch of scenes is in the works at a time.
 
     Attributes:
         held_bytes: bytes of the packed weights.
@@ -59,7 +61,7 @@ class CpuEncoder:
         self.held_bytes: int = loader.arena.allocated
         kept = eyes.kept
         try:
-            self._cache = _native.KvCache("f16", 1, kept.heads, kept.dim, pages_for(most) + _LOOKS)
+            self._cache = _native.KvCache("f16", 1, kept.heads, kept.dim, pages_for(most) + _SCENES)
             self._program = _native.Program(runtime, (self._cache,), most, _ROWS)
             ropes = RopeTables(self._program, most)
             # A layer is done before the next one begins: one place serves all.
@@ -72,43 +74,46 @@ class CpuEncoder:
         assert inputs is not None, "eyes read patches"
         self._inputs = inputs
         ropes.reach(most)
-        self._batch: list[Look] = []
+        self._batch: list[tuple[Look, Scene]] = []
+        self._made: dict[Look, list[npt.NDArray[np.float32]]] = {}  # rows of looks that lack some
         self._step: dict[str, Any] = {}  # of the batch: what `Program.begin` needs of each piece
         self._stage = self._part = 0
 
     def advance(self, wanted: Sequence[Look], seconds: float) -> None:
         until = time.perf_counter() + seconds
-        if not any(look in wanted for look in self._batch):
-            self._batch = self._chosen(wanted)
-            if not self._batch:
-                return
-            self._begin()
+        self._made = {look: rows for look, rows in self._made.items() if look in wanted}
+        if not any(look in wanted for look, _ in self._batch):
+            self._batch = []
         try:
-            while self._batch:
+            while self._batch or self._begin(wanted):
                 self._compute_piece()
                 if time.perf_counter() >= until:
                     return
         except (ValueError, RuntimeError, MemoryError) as error:
-            self._batch = []
+            self._batch, self._made = [], {}
             raise EngineFailedError(f"the eyes failed: {error}") from error
 
-    def _chosen(self, wanted: Sequence[Look]) -> list[Look]:
-        """The first looks that fit a pass. A scene that is too large was refused before."""
-        chosen: list[Look] = []
+    def _chosen(self, wanted: Sequence[Look]) -> list[tuple[Look, Scene]]:
+        """The first scenes without rows that fit a pass. One too large was refused before."""
+        chosen: list[tuple[Look, Scene]] = []
         room = self._most
-        for look in wanted[:_LOOKS]:
-            if look.scene is None or len(look.scene) > room:
-                break
-            chosen.append(look)
-            room -= len(look.scene)
+        for look in wanted:
+            for scene in look.scenes[len(self._made.get(look, ())) :]:
+                if len(scene) > room or len(chosen) == _SCENES:
+                    return chosen
+                chosen.append((look, scene))
+                room -= len(scene)
         return chosen
 
-    def _begin(self) -> None:
-        """Make the arrays of a pass over the looks of the batch.
+    def _begin(self, wanted: Sequence[Look]) -> bool:
+        """Choose scenes for the next pass and make its arrays. Returns whether there are any.
 
         Each scene is a sequence from position 0 on, so its company changes no bit.
         """
-        scenes = [look.scene for look in self._batch if look.scene is not None]
+        self._batch = self._chosen(wanted)
+        if not self._batch:
+            return False
+        scenes = [scene for _, scene in self._batch]
         spans: list[tuple[int, int, int, int, int]] = []
         count = pages = 0
         for scene in scenes:
@@ -128,6 +133,7 @@ class CpuEncoder:
         self._parts = -(-count // _PART)
         self._program.write(self._inputs, np.concatenate([scene.values for scene in scenes]))
         self._stage = self._part = 0
+        return True
 
     def _compute_piece(self) -> None:
         """Compute a part of a stage, or from the last one over patches on, everything."""
@@ -142,15 +148,20 @@ class CpuEncoder:
             self._stage, self._part = self._stage + 1, 0
 
     def _finish(self) -> None:
-        """Compute the rows, and give them to the looks."""
-        count = len(self._step["ids"]) // self._fold
-        sums = np.zeros((count, self._width), np.float64)
-        pooled = [(row * self._fold, 1, sums[row]) for row in range(count)]
+        """Compute the rows, and give them to looks of which all scenes are done."""
+        pooled: list[tuple[int, int, npt.NDArray[np.float64]]] = []
+        begin = 0
+        parts: list[npt.NDArray[np.float64]] = []
+        for _, scene in self._batch:
+            parts.append(np.zeros((len(scene) // self._fold, self._width)))
+            pooled += [(begin + i * self._fold, 1, row) for i, row in enumerate(parts[-1])]
+            begin += len(scene)
         self._run(piece=(self._stage, -1), pooled=pooled)
-        rows, first = sums.astype(np.float32), 0
-        for look in self._batch:
-            look.rows, look.scene = rows[first : first + look.count].copy(), None
-            first += look.count
+        for (look, _), rows in zip(self._batch, parts, strict=True):
+            made = self._made.setdefault(look, [])
+            made.append(rows.astype(np.float32))
+            if len(made) == len(look.scenes):
+                look.take(np.concatenate(self._made.pop(look)))
         self._batch, self._step = [], {}
 
     def _run(self, **piece: Any) -> None:
@@ -164,5 +175,5 @@ class CpuEncoder:
 
     def close(self) -> None:
         self._batch = []
-        for name in ("_program", "_cache", "_step"):
+        for name in ("_program", "_cache", "_step", "_made"):
             vars(self).pop(name, None)
