@@ -45,7 +45,11 @@ CONFIG = "config.json"
 
 
 class HuggingFaceCheckpoint(Closing):
-    """See :class:`heddle.weights.checkpoint.Checkpoint`."""
+    """See :class:`heddle.weights.checkpoint.Checkpoint`.
+
+    Attributes:
+        stored: all tensors of the folder, by their own names.
+    """
 
     format = "hf"
 
@@ -63,13 +67,13 @@ class HuggingFaceCheckpoint(Closing):
         self.default_prompt = self.prompts.get(self._modules.default_prompt or "", "")
         self.chat_template = chat_template_of(folder)
         dense = [place for place, *_ in self._modules.dense]
-        self._stored = StoredTensors(folder, self.config, dense)
-        self.check_unchanged = self._stored.check_unchanged
+        self.stored = StoredTensors(folder, self.config, dense)
+        self.check_unchanged = self.stored.check_unchanged
         try:
-            shapes = (tensor.shape for tensor in self._stored.tensors.values())
+            shapes = (tensor.shape for tensor in self.stored.tensors.values())
             bounds = Bounds.of(shapes)
             self.hyperparameters = hyperparameters_of(self.config, self._modules, bounds)
-            base = names.base_of(architecture, self._stored.tensors)
+            base = names.base_of(architecture, self.stored.tensors)
             self._names = names.tensor_names(
                 architecture,
                 base=base,
@@ -78,7 +82,7 @@ class HuggingFaceCheckpoint(Closing):
                 has_experts=bool(self.hyperparameters.get("experts")),
             )
             make = names.names_of(architecture).make
-            self._made = make(self._stored.tensors, self.config) if make else {}
+            self._made = make(self.stored.tensors, self.config) if make else {}
             self._stacks = {} if any(".experts." in one for one in self._made) else self._stacked()
             self.tensors: Mapping[str, TensorInfo] = MappingProxyType(
                 take_apart(self._tensors(), self.hyperparameters)
@@ -112,7 +116,7 @@ class HuggingFaceCheckpoint(Closing):
 
     @property
     def stamps(self) -> Mapping[Path, FileStamp]:
-        return {**self._stored.stamps, **self._config_stamp}
+        return {**self.stored.stamps, **self._config_stamp}
 
     def read(self, name: str, start: int = 0, size: int | None = None) -> NDArray[np.uint8]:
         tensor = self.tensors.get(name)
@@ -124,18 +128,18 @@ class HuggingFaceCheckpoint(Closing):
             return self._read_stack(self._stacks[name], wanted)
         if self._is_computed(name):
             return self._computed(tensor)[wanted.start : wanted.stop]
-        return self._stored.read(tensor.label, tensor.start + wanted.start, len(wanted))
+        return self.stored.read(tensor.label, tensor.start + wanted.start, len(wanted))
 
     def reads_parts(self, name: str) -> bool:
         if name in self._stacks:
-            return self._stored.reads_parts(self._stacks[name].slices[0].label)
-        return not self._is_computed(name) and self._stored.reads_parts(self.tensors[name].label)
+            return self.stored.reads_parts(self._stacks[name].slices[0].label)
+        return not self._is_computed(name) and self.stored.reads_parts(self.tensors[name].label)
 
     def _is_computed(self, name: str) -> bool:
         tensor = self.tensors[name]
         if name in self._made or is_of_heads(tensor):
             return True
-        return self._derivation(name, self._stored[tensor.label]) is not None
+        return self._derivation(name, self.stored[tensor.label]) is not None
 
     def _read_stack(self, stack: Stack, wanted: range) -> NDArray[np.uint8]:
         """Bytes of a stack, from those of the slices that have some."""
@@ -146,7 +150,7 @@ class HuggingFaceCheckpoint(Closing):
             begin, end = max(own.start, wanted.start), min(own.stop, wanted.stop)
             if begin < end:
                 skipped = begin - own.start
-                found.append(self._stored.read(part.label, part.start + skipped, end - begin))
+                found.append(self.stored.read(part.label, part.start + skipped, end - begin))
         return np.concatenate(found) if found else np.empty(0, np.uint8)
 
     def _computed(self, tensor: TensorInfo) -> NDArray[np.uint8]:
@@ -154,18 +158,18 @@ class HuggingFaceCheckpoint(Closing):
         name = tensor.name
         if name in self._made:
             made = self._made[name]
-            return made.make([self._stored.read(label) for label in made.sources])
-        stored = self._stored[tensor.label]
+            return made.make([self.stored.read(label) for label in made.sources])
+        stored = self.stored[tensor.label]
         if is_of_heads(tensor):
-            return part_of_heads(tensor, stored.type, self._stored.read(tensor.label))
+            return part_of_heads(tensor, stored.type, self.stored.read(tensor.label))
         derive = self._derivation(name, stored)
         assert derive is not None, "other tensors are stored as they are"
-        values = dequantize(self._stored.read(tensor.label), stored.type, stored.shape)
+        values = dequantize(self.stored.read(tensor.label), stored.type, stored.shape)
         return derive(values).reshape(-1).view(np.uint8)
 
     def close(self) -> None:
         """Close the files. Idempotent."""
-        self._stored.close()
+        self.stored.close()
 
     # --- opening ---------------------------------------------------------------------------------
 
@@ -173,7 +177,7 @@ class HuggingFaceCheckpoint(Closing):
         """Tensors with a canonical name. A text model does not need the others."""
         found = {}
         tied = self.config.get("tie_word_embeddings") is True
-        for label, stored in self._stored.tensors.items():
+        for label, stored in self.stored.tensors.items():
             name = self._names.canonical(label)
             if name is not None and not (tied and name == "output.weight"):
                 found[name] = self._info(name, stored)
@@ -193,7 +197,7 @@ class HuggingFaceCheckpoint(Closing):
         """Say which parts of the model beside its layers are not used, such as eyes."""
         layers = tuple(f"{base}{one}" for one in names.names_of(self.architecture).layers)
         used = {label for made in self._made.values() for label in made.sources}
-        others = [label for label in self._stored if not label.startswith(layers)]
+        others = [label for label in self.stored if not label.startswith(layers)]
         others = [one for one in others if self._names.canonical(one) is None and one not in used]
         if others:
             parts = sorted({label.removeprefix("model.").split(".")[0] for label in others})
@@ -204,7 +208,7 @@ class HuggingFaceCheckpoint(Closing):
 
     def _stacked(self) -> dict[str, Stack]:
         """Tensors of experts that the files store in slices, by canonical name."""
-        stored, canonical = self._stored.tensors, self._names.canonical
+        stored, canonical = self.stored.tensors, self._names.canonical
         # Others, such as scales of activations, need not be there for every expert.
         needed = {label: one for label, one in stored.items() if canonical(stacked_label(label))}
         named = {canonical(label): stack for label, stack in stacks_of_singles(needed).items()}
@@ -212,7 +216,7 @@ class HuggingFaceCheckpoint(Closing):
         return found | stacks_of_pairs(stored, self._names)
 
     def _info_of_stack(self, name: str, stack: Stack) -> TensorInfo:
-        first = self._stored[stack.slices[0].label]
+        first = self.stored[stack.slices[0].label]
         places = [self._place(one) for one in stack.slices] if first.place else []
         size = sum(part.size for part in stack.slices)
         return TensorInfo(
@@ -220,7 +224,7 @@ class HuggingFaceCheckpoint(Closing):
         )
 
     def _place(self, part: Slice) -> FilePlace | None:
-        whole = self._stored[part.label].place
+        whole = self.stored[part.label].place
         return whole and FilePlace(whole.descriptor, whole.offset + part.start)
 
     def _info(self, name: str, stored: FolderTensor) -> TensorInfo:

@@ -1,0 +1,136 @@
+"""Names of the tensors of eyes in files, and the canonical tensors that are made of stored ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import prod
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from heddle.errors import ModelFileError
+from heddle.extensions.vision.eyes import Origin
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from heddle.extensions.vision.eyes import Floats
+
+    Shape = tuple[int, ...]
+
+_FUSED = ("q", "k", "v")
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The names of a kind of eyes in a format.
+
+    Attributes:
+        outside: parts outside of layers, by canonical part.
+        prefix: what is before the number of a layer.
+        layer: parts of a layer, by canonical part.
+        exact: whole names of tensors that do not end with `.weight` or `.bias`.
+        exact_in_layer: such names of tensors of a layer.
+    """
+
+    outside: Mapping[str, str]
+    prefix: str
+    layer: Mapping[str, str]
+    exact: Mapping[str, str] = field(default_factory=dict)
+    exact_in_layer: Mapping[str, str] = field(default_factory=dict)
+
+    def table(self, layers: int) -> dict[str, str]:
+        """The files' names of all tensors of eyes with so many layers, by canonical name."""
+        found = _in_full(self.outside) | dict(self.exact)
+        parts = _in_full(self.layer) | dict(self.exact_in_layer)
+        for i in range(layers):
+            for name, stored in parts.items():
+                found[f"layers.{i}.{name}"] = f"{self.prefix}{i}.{stored}"
+        return found
+
+
+def _in_full(parts: Mapping[str, str]) -> dict[str, str]:
+    found = {}
+    for part, stored in parts.items():
+        # The bias of a norm is a vector with a name of its own, as in `weights/tensor_names.py`.
+        bias = "bias.weight" if part.endswith("norm") else "bias"
+        found |= {f"{part}.weight": f"{stored}.weight", f"{part}.{bias}": f"{stored}.bias"}
+    return found
+
+
+def origins(
+    table: Mapping[str, str], stored: Mapping[str, Shape], *, channels_last: bool = False
+) -> dict[str, Origin]:
+    """The canonical tensors whose stored ones there are.
+
+    Args:
+        table: the stored tensors' names, by canonical name.
+        stored: the shapes of the stored tensors.
+        channels_last: whether the columns of a matrix of patches are in order y, x, channel.
+
+    Raises:
+        ModelFileError: a tensor does not have the axes that it must have.
+    """
+    found: dict[str, Origin] = {}
+    for name, label in table.items():
+        if label in stored:
+            found |= _origin(name, label, stored[label], channels_last)
+    return found
+
+
+def _origin(name: str, label: str, shape: Shape, channels_last: bool) -> dict[str, Origin]:
+    """The tensor `name`, or the parts of a fused one."""
+    stem, _, kind = name.rpartition(".")
+    if stem.endswith("attention.qkv"):
+        return dict(_taken_apart(stem, kind, label, shape))
+    if name == "patches.weight":
+        return {name: _patches(label, shape, channels_last)}
+    if name in ("first.weight", "row_break.weight") or name.endswith("_scale.weight"):
+        shape = (prod(shape),)
+    elif name == "positions.weight" or name.endswith("merge.weight"):
+        if len(shape) < 2:
+            raise _wrong(label, shape, "two axes or more")
+        # Positions may have an axis of one element first; a merge is a convolution or a matrix.
+        first = shape[1] if name == "positions.weight" and len(shape) == 3 else shape[0]
+        shape = (first, prod(shape) // first)
+    return {name: Origin((label,), shape)}
+
+
+def _taken_apart(
+    stem: str, kind: str, label: str, shape: Shape
+) -> Iterator[tuple[str, Origin]]:
+    if shape[0] % 3:
+        raise _wrong(label, shape, "rows of queries, keys and values")
+    rows, before = shape[0] // 3, stem.removesuffix("qkv")
+    for place, part in enumerate(_FUSED):
+        yield f"{before}{part}.{kind}", Origin((label,), (rows, *shape[1:]), place * rows)
+
+
+def _patches(label: str, shape: Shape, channels_last: bool) -> Origin:
+    """The matrix of patches, from a convolution, or from a matrix."""
+    flat = (shape[0], prod(shape[1:]))
+    if len(shape) == 2:
+        if not channels_last:
+            return Origin((label,), shape)
+        side = round((shape[1] / 3) ** 0.5)
+        if 3 * side**2 != shape[1]:
+            raise _wrong(label, shape, "columns of three channels of a square")
+        axes = (shape[0], side, side, 3)
+        return Origin((label,), shape, make=lambda found: _channels_first(found[0], axes))
+    if len(shape) == 4 and shape[1] == 3:
+        return Origin((label,), flat)
+    if len(shape) == 4 and shape[3] == 3:  # as MLX stores convolutions
+        return Origin((label,), flat, make=lambda found: _channels_first(found[0], shape))
+    if len(shape) == 5 and shape[1] == 3:
+        # Both frames are the same picture, so their weights can be summed before.
+        flat = (shape[0], 3 * prod(shape[3:]))
+        return Origin((label,), flat, make=lambda found: found[0].reshape(shape).sum(2))
+    raise _wrong(label, shape, "three channels")
+
+
+def _channels_first(values: Floats, axes: Shape) -> Floats:
+    return np.moveaxis(values.reshape(axes), -1, 1)
+
+
+def _wrong(label: str, shape: Shape, needed: str) -> ModelFileError:
+    return ModelFileError(f"tensor {label} has shape {shape}; it must have {needed}", field=label)
