@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import transformers
-
 from tiny_eyes import DATA, MODELS
 
 if TYPE_CHECKING:

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from tiny_eyes import IDEFICS3, MODELS
 
-from heddle.errors import ModelFileError, UnsupportedModelError
 from heddle.extensions.vision.files import eyes_of
 from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint
 from heddle.weights.tensor_types import dequantize
-from models.tiny.llama import PLAIN
-from tiny_eyes import IDEFICS3, MODELS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
-    from heddle.extensions.vision.eyes import EyesCheckpoint
     from tiny_eyes import TinyEyes
+
+    from heddle.extensions.vision.eyes import EyesCheckpoint
 
 
 def tensor(eyes: EyesCheckpoint, name: str) -> np.ndarray:

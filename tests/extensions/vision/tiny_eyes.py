@@ -91,9 +91,7 @@ class TinyEyes:
     def expected(self) -> dict[str, np.ndarray]:
         """By `transformers`: `rows` (rows, width) of the picture; `logits` after the prompt."""
         found = json.loads((DATA / f"{self.name}.json").read_text())
-        return {
-            name: np.array(found[name], np.float32) for name in found if name != "made_with"
-        }
+        return {name: np.array(found[name], np.float32) for name in found if name != "made_with"}
 
 
 def layer_norm(random: Random, name: str, width: int) -> State:

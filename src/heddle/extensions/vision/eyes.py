@@ -39,8 +39,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from heddle.weights.checkpoint import TokenizerSpec
+    from heddle.weights.checkpoint import Checkpoint, TokenizerSpec
     from heddle.weights.files import FileStamp
+    from heddle.weights.hyperparameters import Bounds
 
     Floats = NDArray[np.float32]
 
@@ -60,6 +61,8 @@ HYPERPARAMETERS = {
     "full_layers": "indices of layers whose attention has no windows",
     "deepstack_layers": "indices of layers whose states the text model's first layers see, too",
     "feature_layers": "numbers of layers after which states are read; 0: before the first",
+    "keeps_first": "whether the row of the token before the patches is kept",
+    "projected_width": "elements of the rows that the projection makes",
     "positions_side": "positions along the side of the square that `positions` has",
     "rows": "rows that a tile becomes",
     "rope.base": "frequency base of rotary positions",
@@ -68,26 +71,41 @@ HYPERPARAMETERS = {
 
 _MOST = {"patch": 1 << 8, "merge": 1 << 5, "image_size": 1 << 14, "window": 1 << 10}
 """Upper bounds of sizes that no tensor sets."""
+_LAST = ("projection.down.weight", "projection.matrix.weight")
+"""The tensor whose result is a row: the first of these that there is."""
+_WIDTHS = ("width", "mlp_width", "heads", "projected_width")
+_LAYERS = ("full_layers", "deepstack_layers", "feature_layers")
 
 
 class EyesHyperparameters(Hyperparameters):
     """Hyperparameters of eyes. The names are those of `HYPERPARAMETERS` here."""
 
     def __init__(
-        self, values: Mapping[str, object], label: Callable[[str], str], most: Mapping[str, int]
+        self, values: Mapping[str, object], label: Callable[[str], str], bounds: Bounds
     ) -> None:
-        """`most` are upper bounds of counts, which the tensors set.
+        """See :class:`Hyperparameters`.
 
-        Raises ModelFileError: a count exceeds its bound.
+        Raises ModelFileError: a count exceeds its bound, or a list names a layer that is none.
         """
         unknown = values.keys() - HYPERPARAMETERS.keys()
         assert not unknown, f"not canonical names: {unknown}"
         super().__init__({}, label)
         self._values = values
-        for name, bound in {**_MOST, **most}.items():
+        most = {**_MOST, "layers": bounds.tensors, **dict.fromkeys(_WIDTHS, bounds.longest)}
+        for name, bound in most.items():
             value = values.get(name)
             if isinstance(value, int) and abs(value) > bound:
-                self.fail(name, f"is {value}; at most {bound} is possible in these files")
+                self.fail(name, f"is {value}, but at most {bound} is possible in these files")
+        for name in _LAYERS:
+            self._check_layers(name, values.get(name, []))
+
+    def _check_layers(self, name: str, listed: object) -> None:
+        layers = self.integer("layers")
+        if not isinstance(listed, list) or len(listed) > layers + 1:
+            self.fail(name, "must be a list of layers, each once at most")
+        for one in listed:
+            if isinstance(one, bool) or not isinstance(one, int) or not 0 <= one <= layers:
+                self.fail(name, f"names layer {one!r}; there are {layers}")
 
 
 class Source(Protocol):
@@ -215,9 +233,26 @@ class EyesCheckpoint:
         if place is not None:
             place = FilePlace(place.descriptor, place.offset + start)
         size = origin.shape[0] * row
-        return TensorInfo(
-            name, origin.shape, stored.type, size, stored.label, place, start=start
-        )
+        return TensorInfo(name, origin.shape, stored.type, size, stored.label, place, start=start)
 
     def _fail(self, what: str) -> NoReturn:
         raise ModelFileError(f"{self.path}: {what} of the eyes is missing", field=what)
+
+
+def check_fits(eyes: EyesCheckpoint, text: Checkpoint) -> None:
+    """Check that the eyes make rows for the text model.
+
+    Raises:
+        ModelFileError: the last tensor of the projection is missing, or has other rows.
+    """
+    last = next((one for one in _LAST if one in eyes.tensors), _LAST[0])
+    width, tensor = text.hyperparameters.integer("width"), eyes.tensors.get(last)
+    if tensor is None:
+        label = eyes.label(last)
+        raise ModelFileError(f"{eyes.path}: tensor {label} is missing", field=label)
+    if tensor.shape[0] != width:
+        raise ModelFileError(
+            f"{eyes.path}: tensor {tensor.label} makes rows of {tensor.shape[0]} elements, but the"
+            f" model of {text.path} has a width of {width}; these eyes belong to another model",
+            field=tensor.label,
+        )

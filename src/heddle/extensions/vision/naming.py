@@ -12,7 +12,7 @@ from heddle.errors import ModelFileError
 from heddle.extensions.vision.eyes import Origin
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from heddle.extensions.vision.eyes import Floats
 
@@ -31,6 +31,11 @@ class Names:
         layer: parts of a layer, by canonical part.
         exact: whole names of tensors that do not end with `.weight` or `.bias`.
         exact_in_layer: such names of tensors of a layer.
+        deepstack: what is before the number of a further projection; empty: there are none.
+        in_deepstack: its parts, by canonical part.
+        transposed: canonical names of matrices that the files have transposed.
+        without_one: canonical names of weights of norms that the files have without their 1.
+        channels_last: whether columns of the matrix of patches are in order y, x, channel.
     """
 
     outside: Mapping[str, str]
@@ -38,14 +43,25 @@ class Names:
     layer: Mapping[str, str]
     exact: Mapping[str, str] = field(default_factory=dict)
     exact_in_layer: Mapping[str, str] = field(default_factory=dict)
+    deepstack: str = ""
+    in_deepstack: Mapping[str, str] = field(default_factory=dict)
+    transposed: tuple[str, ...] = ()
+    without_one: tuple[str, ...] = ()
+    channels_last: bool = False
 
-    def table(self, layers: int) -> dict[str, str]:
-        """The files' names of all tensors of eyes with so many layers, by canonical name."""
+    def table(self, layers: int, deepstack: Sequence[int] = ()) -> dict[str, str]:
+        """The files' names of all tensors of eyes with so many layers, by canonical name.
+
+        `deepstack` are the files' numbers of the further projections.
+        """
         found = _in_full(self.outside) | dict(self.exact)
         parts = _in_full(self.layer) | dict(self.exact_in_layer)
         for i in range(layers):
             for name, stored in parts.items():
                 found[f"layers.{i}.{name}"] = f"{self.prefix}{i}.{stored}"
+        for k, number in enumerate(deepstack):
+            for name, stored in _in_full(self.in_deepstack).items():
+                found[f"deepstack.{k}.{name}"] = f"{self.deepstack}{number}.{stored}"
         return found
 
 
@@ -59,14 +75,14 @@ def _in_full(parts: Mapping[str, str]) -> dict[str, str]:
 
 
 def origins(
-    table: Mapping[str, str], stored: Mapping[str, Shape], *, channels_last: bool = False
+    names: Names, table: Mapping[str, str], stored: Mapping[str, Shape]
 ) -> dict[str, Origin]:
     """The canonical tensors whose stored ones there are.
 
     Args:
+        names: the names of these eyes.
         table: the stored tensors' names, by canonical name.
         stored: the shapes of the stored tensors.
-        channels_last: whether the columns of a matrix of patches are in order y, x, channel.
 
     Raises:
         ModelFileError: a tensor does not have the axes that it must have.
@@ -74,31 +90,33 @@ def origins(
     found: dict[str, Origin] = {}
     for name, label in table.items():
         if label in stored:
-            found |= _origin(name, label, stored[label], channels_last)
+            found |= _origin(name, label, stored[label], names)
     return found
 
 
-def _origin(name: str, label: str, shape: Shape, channels_last: bool) -> dict[str, Origin]:
+def _origin(name: str, label: str, shape: Shape, names: Names) -> dict[str, Origin]:
     """The tensor `name`, or the parts of a fused one."""
     stem, _, kind = name.rpartition(".")
+    if not shape or len(shape) > 5:
+        raise _wrong(label, shape, "one axis to five")
     if stem.endswith("attention.qkv"):
         return dict(_taken_apart(stem, kind, label, shape))
     if name == "patches.weight":
-        return {name: _patches(label, shape, channels_last)}
+        return {name: _patches(label, shape, channels_last=names.channels_last)}
+    if name in names.transposed:
+        return {name: Origin((label,), shape[::-1], make=lambda found: found[0].T)}
+    if name in names.without_one:
+        return {name: Origin((label,), shape, make=lambda found: found[0] + np.float32(1))}
     if name in ("first.weight", "row_break.weight") or name.endswith("_scale.weight"):
         shape = (prod(shape),)
-    elif name == "positions.weight" or name.endswith("merge.weight"):
-        if len(shape) < 2:
-            raise _wrong(label, shape, "two axes or more")
-        # Positions may have an axis of one element first; a merge is a convolution or a matrix.
-        first = shape[1] if name == "positions.weight" and len(shape) == 3 else shape[0]
-        shape = (first, prod(shape) // first)
+    elif name in ("positions.weight", "projection.merge.weight"):
+        # Positions may have an axis of one element first; a merge may be a convolution.
+        rows = shape[1] if name == "positions.weight" and len(shape) == 3 else shape[0]
+        shape = (rows, prod(shape) // rows)
     return {name: Origin((label,), shape)}
 
 
-def _taken_apart(
-    stem: str, kind: str, label: str, shape: Shape
-) -> Iterator[tuple[str, Origin]]:
+def _taken_apart(stem: str, kind: str, label: str, shape: Shape) -> Iterator[tuple[str, Origin]]:
     if shape[0] % 3:
         raise _wrong(label, shape, "rows of queries, keys and values")
     rows, before = shape[0] // 3, stem.removesuffix("qkv")
@@ -106,7 +124,7 @@ def _taken_apart(
         yield f"{before}{part}.{kind}", Origin((label,), (rows, *shape[1:]), place * rows)
 
 
-def _patches(label: str, shape: Shape, channels_last: bool) -> Origin:
+def _patches(label: str, shape: Shape, *, channels_last: bool) -> Origin:
     """The matrix of patches, from a convolution, or from a matrix."""
     flat = (shape[0], prod(shape[1:]))
     if len(shape) == 2:
