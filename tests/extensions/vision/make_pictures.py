@@ -14,20 +14,64 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 import transformers
-from tiny_eyes import DATA, MODELS
+from tiny_eyes import MODELS, PATCH
+from tiny_eyes_base import DATA, IMAGE
 
 if TYPE_CHECKING:
-    from tiny_eyes import TinyEyes
+    from tiny_eyes_base import TinyEyes
 
 
 def inputs(model: TinyEyes) -> dict[str, Any]:
     """What the network takes for the picture."""
-    pixels = torch.tensor(model.pixels()).permute(2, 0, 1)[None]
+    tiles = torch.tensor(np.stack(model.each_tile())).permute(0, 3, 1, 2)
+    height, width = model.size
     if model.name == "idefics3":
-        return {"pixel_values": pixels[None]}
-    return {"pixel_values": pixels}
+        return {"pixel_values": tiles[None]}
+    if model.name == "llava_next":
+        return {"pixel_values": tiles[None], "image_sizes": torch.tensor([[16, 32]])}
+    if model.name in ("pixtral", "mistral3"):
+        return {"pixel_values": tiles, "image_sizes": torch.tensor([[height, width]])}
+    down, across = height // PATCH, width // PATCH
+    if model.name == "lfm2_vl":
+        patches = tiles[0].reshape(3, down, PATCH, across, PATCH).permute(1, 3, 2, 4, 0)
+        return {
+            "pixel_values": patches.reshape(1, down * across, -1),
+            "spatial_shapes": torch.tensor([[down, across]]),
+            "pixel_attention_mask": torch.ones(1, down * across, dtype=torch.long),
+        }
+    if model.name in ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "glm4v"):
+        # Patches of one merged square follow one another; both frames are the picture.
+        patches = tiles[0].reshape(3, down // 2, 2, PATCH, across // 2, 2, PATCH)
+        patches = patches.permute(1, 4, 2, 5, 0, 3, 6)[..., None, :, :].expand(
+            -1, -1, -1, -1, -1, 2, -1, -1
+        )
+        return {
+            "pixel_values": patches.reshape(down * across, -1),
+            "image_grid_thw": torch.tensor([[1, down, across]]),
+        }
+    return {"pixel_values": tiles}
+
+
+def kinds_of_tokens(model: TinyEyes) -> dict[str, Any]:
+    """What some networks want to know of each token: whether it stands for a row."""
+    kinds = torch.tensor([[int(token == IMAGE) for token in model.prompt()]])
+    if model.name == "gemma3":
+        return {"token_type_ids": kinds}
+    return {"mm_token_type_ids": kinds} if model.name.startswith(("qwen", "glm")) else {}
+
+
+def rows_of(network: Any, model: TinyEyes, given: dict[str, Any]) -> torch.Tensor:
+    """The rows of the picture."""
+    seen = getattr(network, "model", network).get_image_features(**given)
+    if model.name == "llama4":
+        rows = network.multi_modal_projector(seen.last_hidden_state)
+        return rows.reshape(-1, rows.shape[-1])
+    rows = seen.pooler_output
+    rows = torch.cat(list(rows)) if isinstance(rows, list | tuple) else rows
+    return rows.reshape(-1, rows.shape[-1])
 
 
 def values(model: TinyEyes) -> dict[str, list[Any]]:
@@ -44,12 +88,11 @@ def values(model: TinyEyes) -> dict[str, list[Any]]:
     network.eval()
     given = inputs(model)
     with torch.no_grad():
-        seen = network.model.get_image_features(**given)
-        rows = seen.pooler_output
-        rows = torch.cat(list(rows)) if isinstance(rows, list | tuple) else rows
-        rows = rows.reshape(-1, rows.shape[-1])
+        rows = rows_of(network, model, given)
         assert len(rows) == model.rows, rows.shape
-        logits = network(torch.tensor([model.prompt()]), **given).logits[0, -1]
+        logits = network(torch.tensor([model.prompt()]), **given, **kinds_of_tokens(model)).logits[
+            0, -1
+        ]
     return {"rows": _short(rows), "logits": _short(logits)}
 
 

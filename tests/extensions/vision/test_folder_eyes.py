@@ -15,7 +15,7 @@ from heddle.weights.tensor_types import dequantize
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tiny_eyes import TinyEyes
+    from tiny_eyes_base import TinyEyes
 
     from heddle.extensions.vision.eyes import EyesCheckpoint
 
@@ -32,7 +32,7 @@ def test_each_tensor_of_the_eyes_has_a_canonical_name(tmp_path: Path, model: Tin
         assert eyes is not None
         assert eyes.architecture == model.name
         labels = {label for name in eyes.tensors for label in eyes.sources(name)}
-        assert labels == set(model.eyes_state()) - model.unused
+        assert labels == model.used()
         for name, info in eyes.tensors.items():
             assert len(eyes.read(name)) == info.nbytes, name
 

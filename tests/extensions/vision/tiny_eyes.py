@@ -1,170 +1,560 @@
-"""Tiny random models with eyes: what each needs to be written as a folder, and its picture.
-
-The text models are those of `models/tiny`. `data/NAME.json` has what `transformers` makes of the
-picture and of a prompt with it; `make_pictures.py` writes these files.
-"""
+"""The tiny models with eyes, one or more for each kind; see `tiny_eyes_base.py`."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
+from tiny_eyes_base import IMAGE, TinyEyes, convolution, layer_norm, linear, rms_norm, siglip
 
-from folder_writer import write_safetensors, write_tokenizer
-from models.tiny.base import TOKENS, Random
+from models.tiny.gemma3 import TinyGemma3
+from models.tiny.glm4v import MODELS as GLM4V_TEXTS
+from models.tiny.granite import MODELS as GRANITE
+from models.tiny.lfm2 import MODELS as LFM2
 from models.tiny.llama import PLAIN as LLAMA
+from models.tiny.llama4 import MODELS as LLAMA4_TEXTS
+from models.tiny.qwen2 import MODELS as QWEN2
+from models.tiny.qwen2_vl import MODELS as QWEN2_VL_TEXTS
+from models.tiny.qwen3_vl import MODELS as QWEN3_VL_TEXTS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from tiny_eyes_base import State
 
-    from models.tiny.base import TinyModel
+    from models.tiny.base import Random
 
-    State = dict[str, np.ndarray]
-
-DATA = Path(__file__).parent / "data"
-IMAGE = 7
-"""The token that stands for a row of the encoder."""
-BEFORE = 4
-"""Tokens of a prompt before its picture."""
-
-
-@dataclass(frozen=True)
-class TinyEyes:
-    """A tiny model with eyes.
-
-    Attributes:
-        name: the kind of eyes, and the name of the file of expected values.
-        text: the text model.
-        text_name: the name in the folder of a tensor of the text model.
-        whole: config.json beside `text_config` and `vision_config`.
-        vision: `vision_config`.
-        eyes: makes the eyes' weights, under the names of the folder.
-        size: height and width of the picture.
-        rows: rows that the picture becomes.
-        text_more: keys of `text_config` beside those of the text model.
-        unused: tensors of the eyes that no picture needs.
-    """
-
-    name: str
-    text: TinyModel
-    text_name: Callable[[str], str]
-    whole: dict[str, object]
-    vision: dict[str, object]
-    eyes: Callable[[Random], State]
-    size: tuple[int, int]
-    rows: int
-    text_more: dict[str, object] = field(default_factory=dict)
-    unused: frozenset[str] = frozenset()
-
-    def __str__(self) -> str:
-        return self.name
-
-    def config(self) -> dict[str, object]:
-        """The content of config.json."""
-        text = self.text.config() | {"pad_token_id": None} | self.text_more
-        return {"vision_config": self.vision, "text_config": text} | self.whole
-
-    def eyes_state(self) -> State:
-        """The eyes' weights, under the names of the folder."""
-        return self.eyes(Random(21))
-
-    def write_folder(self, folder: Path, dtype: str = "F32", **changes: object) -> Path:
-        """Write the model as a folder; `changes` replace keys of config.json."""
-        folder.mkdir(exist_ok=True)
-        (folder / "config.json").write_text(json.dumps(self.config() | changes))
-        state = {self.text_name(name): values for name, values in self.text.stored().items()}
-        write_safetensors(folder / "model.safetensors", state | self.eyes_state(), dtype)
-        write_tokenizer(folder / "tokenizer.json", self.text.vocabulary)
-        return folder
-
-    def pixels(self) -> np.ndarray:
-        """The picture as the encoder reads it: (height, width, 3) float32, normalised."""
-        return Random(22).normal(*self.size, 3).clip(-2, 2)
-
-    def prompt(self) -> list[int]:
-        """Tokens with the rows of the picture among them."""
-        return [*TOKENS[:BEFORE], *[IMAGE] * self.rows, *TOKENS[BEFORE:]]
-
-    def expected(self) -> dict[str, np.ndarray]:
-        """By `transformers`: `rows` (rows, width) of the picture; `logits` after the prompt."""
-        found = json.loads((DATA / f"{self.name}.json").read_text())
-        return {name: np.array(found[name], np.float32) for name in found if name != "made_with"}
+WIDTH, INNER, PATCH = 24, 36, 4
+_SIZES: dict[str, object] = {
+    "hidden_size": WIDTH,
+    "intermediate_size": INNER,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "image_size": 16,
+    "patch_size": PATCH,
+}
 
 
-def layer_norm(random: Random, name: str, width: int) -> State:
-    """The weights of a layer norm."""
-    return {f"{name}.weight": random.near(1, width), f"{name}.bias": random.near(0, width)}
+def _in_text_model(name: str) -> str:
+    return name.replace("model.", "model.text_model.", 1)
 
 
-def linear(random: Random, name: str, rows: int, columns: int, *, bias: bool = True) -> State:
-    """The weights of a linear layer."""
-    found = {f"{name}.weight": random.matrix(rows, columns)}
-    return found | {f"{name}.bias": random.near(0, rows)} if bias else found
+def _first_in_text_model(name: str) -> str:
+    """As older folders name the tensors of the text model, with its output matrix."""
+    return f"language_model.{name}"
 
 
-def convolution(random: Random, name: str, shape: tuple[int, ...], *, bias: bool = True) -> State:
-    """The weights of a convolution, whose products keep the magnitude of their input."""
-    flat = random.matrix(shape[0], int(np.prod(shape[1:])))
-    found = {f"{name}.weight": flat.reshape(shape)}
-    return found | {f"{name}.bias": random.near(0, shape[0])} if bias else found
+def _in_language_model(name: str) -> str:
+    return name.replace("model.", "model.language_model.", 1)
 
 
-def siglip(random: Random, begin: str, layers: int, width: int, inner: int) -> State:
-    """The layers of SigLIP and of CLIP. Queries and keys are enlarged, as in text models."""
-    state: State = {}
-    for i in range(layers):
-        name = f"{begin}encoder.layers.{i}"
-        state |= layer_norm(random, f"{name}.layer_norm1", width)
-        for part in ("q", "k", "v", "out"):
-            state |= linear(random, f"{name}.self_attn.{part}_proj", width, width)
-        state |= layer_norm(random, f"{name}.layer_norm2", width)
-        state |= linear(random, f"{name}.mlp.fc1", inner, width)
-        state |= linear(random, f"{name}.mlp.fc2", width, inner)
-        for part in ("q", "k"):
-            state[f"{name}.self_attn.{part}_proj.weight"] *= 3
-    return state
+def _two_linear(random: Random, begin: str, inner: int, width: int, *, bias: bool = True) -> State:
+    return {
+        **linear(random, f"{begin}linear_1", width, inner, bias=bias),
+        **linear(random, f"{begin}linear_2", width, width, bias=bias),
+    }
 
 
-_WIDTH, _INNER, _PATCH = 24, 36, 4
+# --- SigLIP and CLIP -----------------------------------------------------------------------------
+
+
+def _siglip(random: Random, begin: str, layers: int = 2) -> State:
+    embeddings = f"{begin}embeddings."
+    return {
+        **convolution(random, f"{embeddings}patch_embedding", (WIDTH, 3, PATCH, PATCH)),
+        f"{embeddings}position_embedding.weight": random.normal(16, WIDTH),
+        **siglip(random, begin, layers, WIDTH, INNER),
+        **layer_norm(random, f"{begin}post_layernorm", WIDTH),
+    }
 
 
 def _idefics3(random: Random) -> State:
-    begin = "model.vision_model."
-    embeddings = f"{begin}embeddings."
     return {
-        **convolution(random, f"{embeddings}patch_embedding", (_WIDTH, 3, _PATCH, _PATCH)),
-        f"{embeddings}position_embedding.weight": random.normal(16, _WIDTH),
-        **siglip(random, begin, 2, _WIDTH, _INNER),
-        **layer_norm(random, f"{begin}post_layernorm", _WIDTH),
-        **linear(random, "model.connector.modality_projection.proj", 32, 4 * _WIDTH, bias=False),
+        **_siglip(random, "model.vision_model."),
+        **linear(random, "model.connector.modality_projection.proj", 32, 4 * WIDTH, bias=False),
     }
 
 
 IDEFICS3 = TinyEyes(
     name="idefics3",
     text=LLAMA,
-    text_name=lambda name: name.replace("model.", "model.text_model.", 1),
+    text_name=_in_text_model,
     whole={
         "model_type": "idefics3",
         "image_token_id": IMAGE,
         "scale_factor": 2,
         "tie_word_embeddings": True,
     },
-    vision={
-        "model_type": "idefics3_vision",
-        "hidden_size": _WIDTH,
-        "intermediate_size": _INNER,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "image_size": 16,
-        "patch_size": _PATCH,
-    },
+    vision={"model_type": "idefics3_vision", **_SIZES},
     eyes=_idefics3,
     size=(16, 16),
     rows=4,
 )
 
-MODELS = (IDEFICS3,)
+
+def _gemma3(random: Random) -> State:
+    return {
+        **_siglip(random, "vision_tower.vision_model."),
+        "multi_modal_projector.mm_input_projection_weight": random.matrix(32, WIDTH).T,
+        "multi_modal_projector.mm_soft_emb_norm.weight": random.near(0, WIDTH),
+    }
+
+
+GEMMA3 = TinyEyes(
+    name="gemma3",
+    text=TinyGemma3("windows", heads=4, kv_heads=2, head_dim=16, layers=4, window=8, period=2),
+    text_name=_first_in_text_model,
+    whole={
+        "model_type": "gemma3",
+        "image_token_index": IMAGE,
+        "boi_token_index": 10,
+        "eoi_token_index": 11,
+        "mm_tokens_per_image": 4,
+        "tie_word_embeddings": True,
+    },
+    vision={"model_type": "siglip_vision_model", "vision_use_head": False, **_SIZES},
+    eyes=_gemma3,
+    size=(16, 16),
+    rows=4,
+)
+
+
+def _lfm2_vl(random: Random) -> State:
+    begin = "model.vision_tower.vision_model."
+    state = _siglip(random, begin)
+    patches = f"{begin}embeddings.patch_embedding.weight"
+    state[patches] = state[patches].reshape(WIDTH, -1)
+    projector = "model.multi_modal_projector."
+    return {
+        **state,
+        **layer_norm(random, f"{projector}layer_norm", 4 * WIDTH),
+        **linear(random, f"{projector}linear_1", 40, 4 * WIDTH),
+        **linear(random, f"{projector}linear_2", 32, 40),
+    }
+
+
+LFM2_VL = TinyEyes(
+    name="lfm2_vl",
+    text=LFM2[0],
+    text_name=_in_language_model,
+    whole={
+        "model_type": "lfm2_vl",
+        "image_token_id": IMAGE,
+        "projector_hidden_size": 40,
+        "downsample_factor": 2,
+        "tie_word_embeddings": True,
+    },
+    vision={
+        **{key: value for key, value in _SIZES.items() if key != "image_size"},
+        "model_type": "siglip2_vision_model",
+        "vision_use_head": False,
+        "num_patches": 16,
+    },
+    eyes=_lfm2_vl,
+    size=(16, 24),
+    rows=6,
+)
+
+
+def _clip(random: Random) -> State:
+    begin = "vision_tower.vision_model."
+    state = _siglip(random, begin)
+    embeddings = f"{begin}embeddings."
+    del state[f"{embeddings}patch_embedding.bias"]
+    return {
+        **state,
+        f"{embeddings}class_embedding": random.normal(WIDTH),
+        f"{embeddings}position_embedding.weight": random.normal(17, WIDTH),
+        **layer_norm(random, f"{begin}pre_layrnorm", WIDTH),
+        **_two_linear(random, "multi_modal_projector.", WIDTH, 32),
+    }
+
+
+LLAVA = TinyEyes(
+    name="llava",
+    text=LLAMA,
+    text_name=_first_in_text_model,
+    whole={"model_type": "llava", "image_token_index": IMAGE, "tie_word_embeddings": True},
+    vision={"model_type": "clip_vision_model", **_SIZES},
+    eyes=_clip,
+    size=(16, 16),
+    rows=16,
+    unused=("encoder.layers.1.", "post_layernorm."),
+)
+
+
+def _llava_next(random: Random) -> State:
+    return {
+        **_siglip(random, "vision_tower.vision_model.", 3),
+        "image_newline": random.normal(32),
+        **_two_linear(random, "multi_modal_projector.", 2 * WIDTH, 32),
+    }
+
+
+LLAVA_NEXT = TinyEyes(
+    name="llava_next",
+    text=GRANITE[0],
+    text_name=_first_in_text_model,
+    whole={
+        "model_type": "llava_next",
+        "image_token_index": IMAGE,
+        "image_grid_pinpoints": [[16, 16], [16, 32], [32, 16]],
+        "vision_feature_layer": [-3, -2],
+        "vision_feature_select_strategy": "full",
+        "use_image_newline_parameter": True,
+        "tie_word_embeddings": True,
+    },
+    vision={
+        **_SIZES,
+        "model_type": "siglip_vision_model",
+        "vision_use_head": False,
+        "num_hidden_layers": 3,
+    },
+    eyes=_llava_next,
+    size=(16, 16),
+    tiles=3,
+    rows=16 + 4 * 9,
+    unused=("encoder.layers.2.", "post_layernorm."),
+)
+
+# --- Pixtral -------------------------------------------------------------------------------------
+
+
+def _pixtral(random: Random) -> State:
+    begin = "vision_tower."
+    state = {
+        **convolution(random, f"{begin}patch_conv", (WIDTH, 3, PATCH, PATCH), bias=False),
+        **rms_norm(random, f"{begin}ln_pre", WIDTH),
+    }
+    for i in range(2):
+        name = f"{begin}transformer.layers.{i}"
+        state |= rms_norm(random, f"{name}.attention_norm", WIDTH)
+        for part in ("q", "k", "v", "o"):
+            state |= linear(random, f"{name}.attention.{part}_proj", WIDTH, WIDTH, bias=False)
+        state |= rms_norm(random, f"{name}.ffn_norm", WIDTH)
+        for part in ("gate", "up"):
+            state |= linear(random, f"{name}.feed_forward.{part}_proj", INNER, WIDTH, bias=False)
+        state |= linear(random, f"{name}.feed_forward.down_proj", WIDTH, INNER, bias=False)
+    return state
+
+
+_PIXTRAL_VISION = {**_SIZES, "model_type": "pixtral", "head_dim": WIDTH // 2, "image_size": 32}
+PIXTRAL = TinyEyes(
+    name="pixtral",
+    text=LLAMA,
+    text_name=_first_in_text_model,
+    text_more={"model_type": "mistral"},
+    whole={
+        "model_type": "llava",
+        "image_token_index": IMAGE,
+        "vision_feature_layer": -1,
+        "vision_feature_select_strategy": "full",
+        "tie_word_embeddings": True,
+    },
+    vision=_PIXTRAL_VISION,
+    eyes=lambda random: {
+        **_pixtral(random),
+        **_two_linear(random, "multi_modal_projector.", WIDTH, 32),
+    },
+    size=(16, 24),
+    rows=24,
+)
+MISTRAL3 = TinyEyes(
+    name="mistral3",
+    text=LLAMA,
+    text_name=_first_in_text_model,
+    text_more={"model_type": "mistral"},
+    whole={
+        "model_type": "mistral3",
+        "image_token_index": IMAGE,
+        "vision_feature_layer": -1,
+        "spatial_merge_size": 2,
+        "tie_word_embeddings": True,
+    },
+    vision=_PIXTRAL_VISION,
+    eyes=lambda random: {
+        **_pixtral(random),
+        **rms_norm(random, "multi_modal_projector.norm", WIDTH),
+        **linear(
+            random,
+            "multi_modal_projector.patch_merger.merging_layer",
+            WIDTH,
+            4 * WIDTH,
+            bias=False,
+        ),
+        **_two_linear(random, "multi_modal_projector.", WIDTH, 32, bias=False),
+    },
+    size=(16, 24),
+    rows=6,
+)
+
+# --- Qwen and GLM --------------------------------------------------------------------------------
+
+_QWEN_IDS: dict[str, object] = {
+    "image_token_id": IMAGE,
+    "video_token_id": 9,
+    "vision_start_token_id": 10,
+    "vision_end_token_id": 11,
+}
+_HEAD: dict[str, object] = {
+    **{"depth": 2, "num_heads": 2, "patch_size": PATCH, "spatial_merge_size": 2},
+    "temporal_patch_size": 2,
+}
+
+
+def _block(random: Random, name: str, width: int, *, bias: bool = True) -> State:
+    """The attention of a block. Queries and keys are enlarged."""
+    state = linear(random, f"{name}.attn.qkv", 3 * width, width, bias=bias)
+    state[f"{name}.attn.qkv.weight"][: 2 * width] *= 3
+    return state | linear(random, f"{name}.attn.proj", width, width, bias=bias)
+
+
+def _gated(random: Random, name: str, width: int, inner: int, *, bias: bool) -> State:
+    return {
+        **linear(random, f"{name}.gate_proj", inner, width, bias=bias),
+        **linear(random, f"{name}.up_proj", inner, width, bias=bias),
+        **linear(random, f"{name}.down_proj", width, inner, bias=bias),
+    }
+
+
+def _merger(random: Random, up: str, down: str, width: int, text: int) -> State:
+    return {
+        **linear(random, up, 4 * width, 4 * width),
+        **linear(random, down, text, 4 * width),
+    }
+
+
+def _qwen2_vl(random: Random) -> State:
+    state = convolution(random, "visual.patch_embed.proj", (32, 3, 2, PATCH, PATCH), bias=False)
+    for i in range(2):
+        name = f"visual.blocks.{i}"
+        state |= layer_norm(random, f"{name}.norm1", 32) | layer_norm(random, f"{name}.norm2", 32)
+        state |= _block(random, name, 32)
+        state |= linear(random, f"{name}.mlp.fc1", 64, 32)
+        state |= linear(random, f"{name}.mlp.fc2", 32, 64)
+    return {
+        **state,
+        **layer_norm(random, "visual.merger.ln_q", 32),
+        **_merger(random, "visual.merger.mlp.0", "visual.merger.mlp.2", 32, 64),
+    }
+
+
+QWEN2_VL = TinyEyes(
+    name="qwen2_vl",
+    text=QWEN2_VL_TEXTS[0],
+    text_name=lambda name: name,
+    whole={"model_type": "qwen2_vl", "tie_word_embeddings": True, **_QWEN_IDS},
+    vision={**_HEAD, "embed_dim": 32, "hidden_size": 64, "mlp_ratio": 2},
+    eyes=_qwen2_vl,
+    size=(16, 24),
+    rows=6,
+)
+
+
+def _qwen2_5_vl(random: Random) -> State:
+    state = convolution(random, "visual.patch_embed.proj", (32, 3, 2, PATCH, PATCH), bias=False)
+    for i in range(2):
+        name = f"visual.blocks.{i}"
+        state |= rms_norm(random, f"{name}.norm1", 32) | rms_norm(random, f"{name}.norm2", 32)
+        state |= _block(random, name, 32)
+        state |= _gated(random, f"{name}.mlp", 32, 48, bias=True)
+    return {
+        **state,
+        **rms_norm(random, "visual.merger.ln_q", 32),
+        **_merger(random, "visual.merger.mlp.0", "visual.merger.mlp.2", 32, 64),
+    }
+
+
+QWEN2_5_VL = TinyEyes(
+    name="qwen2_5_vl",
+    text=QWEN2_VL_TEXTS[1],
+    text_name=_in_language_model,
+    whole={"model_type": "qwen2_5_vl", "tie_word_embeddings": False, **_QWEN_IDS},
+    vision={
+        **_HEAD,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "out_hidden_size": 64,
+        "window_size": 16,
+        "fullatt_block_indexes": [1],
+    },
+    eyes=lambda random: {f"model.{name}": one for name, one in _qwen2_5_vl(random).items()},
+    size=(16, 24),
+    rows=6,
+)
+
+
+def _qwen3_vl(random: Random) -> State:
+    begin = "model.visual."
+    state = convolution(random, f"{begin}patch_embed.proj", (32, 3, 2, PATCH, PATCH))
+    state[f"{begin}pos_embed.weight"] = random.normal(16, 32)
+    for i in range(2):
+        name = f"{begin}blocks.{i}"
+        state |= layer_norm(random, f"{name}.norm1", 32) | layer_norm(random, f"{name}.norm2", 32)
+        state |= _block(random, name, 32)
+        state |= linear(random, f"{name}.mlp.linear_fc1", 48, 32)
+        state |= linear(random, f"{name}.mlp.linear_fc2", 32, 48)
+    for name, width in ((f"{begin}merger", 32), (f"{begin}deepstack_merger_list.0", 128)):
+        state |= layer_norm(random, f"{name}.norm", width)
+        state |= _merger(random, f"{name}.linear_fc1", f"{name}.linear_fc2", 32, 32)
+    return state
+
+
+QWEN3_VL = TinyEyes(
+    name="qwen3_vl",
+    text=QWEN3_VL_TEXTS[0],
+    text_name=_in_language_model,
+    whole={"model_type": "qwen3_vl", "tie_word_embeddings": True, **_QWEN_IDS},
+    vision={
+        **_HEAD,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "out_hidden_size": 32,
+        "num_position_embeddings": 16,
+        "deepstack_visual_indexes": [0],
+    },
+    eyes=_qwen3_vl,
+    size=(16, 24),
+    rows=6,
+)
+
+
+def _glm4v(random: Random) -> State:
+    begin = "model.visual."
+    state = convolution(random, f"{begin}patch_embed.proj", (32, 3, 2, PATCH, PATCH))
+    state[f"{begin}embeddings.position_embedding.weight"] = random.normal(16, 32)
+    for name in ("post_conv_layernorm", "post_layernorm"):
+        state |= rms_norm(random, f"{begin}{name}", 32)
+    for i in range(2):
+        name = f"{begin}blocks.{i}"
+        state |= rms_norm(random, f"{name}.norm1", 32) | rms_norm(random, f"{name}.norm2", 32)
+        state |= _block(random, name, 32, bias=False)
+        state |= _gated(random, f"{name}.mlp", 32, 64, bias=False)
+    return {
+        **state,
+        **convolution(random, f"{begin}downsample", (64, 32, 2, 2)),
+        **linear(random, f"{begin}merger.proj", 64, 64, bias=False),
+        **layer_norm(random, f"{begin}merger.post_projection_norm", 64),
+        **_gated(random, f"{begin}merger", 64, 80, bias=False),
+    }
+
+
+GLM4V = TinyEyes(
+    name="glm4v",
+    text=GLM4V_TEXTS[0],
+    text_name=_in_language_model,
+    whole={
+        "model_type": "glm4v",
+        "tie_word_embeddings": False,
+        **{"image_token_id": IMAGE, "image_start_token_id": 10, "image_end_token_id": 11},
+        **{"video_token_id": 9, "video_start_token_id": 13, "video_end_token_id": 14},
+    },
+    vision={
+        **_HEAD,
+        "hidden_size": 32,
+        "intermediate_size": 80,
+        "out_hidden_size": 64,
+        "image_size": 16,
+    },
+    eyes=_glm4v,
+    size=(16, 24),
+    rows=6,
+)
+
+# --- InternVL and Llama 4 ------------------------------------------------------------------------
+
+
+def _internvl(random: Random) -> State:
+    begin = "vision_tower."
+    state = {
+        **convolution(
+            random, f"{begin}embeddings.patch_embeddings.projection", (WIDTH, 3, PATCH, PATCH)
+        ),
+        f"{begin}embeddings.cls_token": random.normal(1, 1, WIDTH),
+        f"{begin}embeddings.position_embeddings": random.normal(1, 17, WIDTH),
+    }
+    for i in range(2):
+        name = f"{begin}encoder.layer.{i}"
+        state |= layer_norm(random, f"{name}.layernorm_before", WIDTH)
+        state |= layer_norm(random, f"{name}.layernorm_after", WIDTH)
+        for part in ("q", "k", "v"):
+            state |= linear(random, f"{name}.attention.{part}_proj", WIDTH, WIDTH)
+        state |= linear(random, f"{name}.attention.projection_layer", WIDTH, WIDTH)
+        state |= linear(random, f"{name}.mlp.fc1", INNER, WIDTH)
+        state |= linear(random, f"{name}.mlp.fc2", WIDTH, INNER)
+        for part in ("lambda_1", "lambda_2"):
+            state[f"{name}.{part}"] = random.near(1, WIDTH)
+    return {
+        **state,
+        **layer_norm(random, "multi_modal_projector.layer_norm", 4 * WIDTH),
+        **_two_linear(random, "multi_modal_projector.", 4 * WIDTH, 32),
+    }
+
+
+INTERNVL = TinyEyes(
+    name="internvl",
+    text=QWEN2[0],
+    text_name=_first_in_text_model,
+    whole={
+        "model_type": "internvl",
+        "image_token_id": IMAGE,
+        "image_seq_length": 4,
+        "downsample_ratio": 0.5,
+        "tie_word_embeddings": True,
+    },
+    vision={
+        **_SIZES,
+        **{"model_type": "internvl_vision", "attention_bias": True},
+        **{"image_size": [16, 16], "patch_size": [PATCH, PATCH]},
+    },
+    eyes=_internvl,
+    size=(16, 16),
+    rows=4,
+)
+
+
+def _llama4(random: Random) -> State:
+    begin, inner = "vision_model.", 4 * WIDTH
+    state = {
+        **linear(random, f"{begin}patch_embedding.linear", WIDTH, 3 * PATCH**2, bias=False),
+        f"{begin}class_embedding": random.normal(WIDTH),
+        f"{begin}positional_embedding_vlm": random.normal(17, WIDTH),
+        **layer_norm(random, f"{begin}layernorm_pre", WIDTH),
+        **layer_norm(random, f"{begin}layernorm_post", WIDTH),
+        **linear(random, f"{begin}vision_adapter.mlp.fc1", 40, inner, bias=False),
+        **linear(random, f"{begin}vision_adapter.mlp.fc2", 40, 40, bias=False),
+        **linear(random, "multi_modal_projector.linear_1", 32, 40, bias=False),
+    }
+    for i in range(2):
+        name = f"{begin}model.layers.{i}"
+        state |= layer_norm(random, f"{name}.input_layernorm", WIDTH)
+        state |= layer_norm(random, f"{name}.post_attention_layernorm", WIDTH)
+        for part in ("q", "k", "v", "o"):
+            state |= linear(random, f"{name}.self_attn.{part}_proj", WIDTH, WIDTH)
+        state |= linear(random, f"{name}.mlp.fc1", inner, WIDTH)
+        state |= linear(random, f"{name}.mlp.fc2", WIDTH, inner)
+    return state
+
+
+LLAMA4 = TinyEyes(
+    name="llama4",
+    text=LLAMA4_TEXTS[0],
+    text_name=_first_in_text_model,
+    whole={
+        "model_type": "llama4",
+        "image_token_index": IMAGE,
+        "boi_token_index": 10,
+        "eoi_token_index": 11,
+        "tie_word_embeddings": False,
+    },
+    vision={
+        **_SIZES,
+        **{"model_type": "llama4_vision_model", "intermediate_size": 4 * WIDTH},
+        **{"vision_output_dim": 40, "projector_input_dim": 40, "projector_output_dim": 40},
+    },
+    eyes=_llama4,
+    size=(16, 16),
+    rows=4,
+)
+
+MODELS = (
+    *(IDEFICS3, QWEN2_VL, QWEN2_5_VL, QWEN3_VL, GEMMA3, PIXTRAL, MISTRAL3, INTERNVL, LFM2_VL),
+    *(LLAVA, LLAVA_NEXT, LLAMA4, GLM4V),
+)

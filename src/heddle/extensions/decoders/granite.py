@@ -87,7 +87,7 @@ FAMILY = Family(
     build=build,
     gguf={"granite": GGUF, "granitemoe": GGUF},
     hf={
-        "granite": FolderNames(),
+        "granite": FolderNames(with_images=("llava_next",)),
         "granitemoe": FolderNames(layer=MIXTURE),
         "granitemoeshared": FolderNames(
             hyperparameters={"shared_expert_width": "shared_intermediate_size"},
