@@ -74,6 +74,18 @@ def rows_of(network: Any, model: TinyEyes, given: dict[str, Any]) -> torch.Tenso
     return rows.reshape(-1, rows.shape[-1])
 
 
+def logits_of(
+    network: Any, model: TinyEyes, given: dict[str, Any], rows: torch.Tensor
+) -> torch.Tensor:
+    """The logits after the prompt."""
+    tokens = torch.tensor([model.prompt()])
+    if model.name == "llama4":  # the whole network fails on what its text model returns
+        states = network.get_input_embeddings()(tokens)
+        states[tokens == IMAGE] = rows
+        return network.language_model(inputs_embeds=states).logits[0, -1]
+    return network(tokens, **given, **kinds_of_tokens(model)).logits[0, -1]
+
+
 def values(model: TinyEyes) -> dict[str, list[Any]]:
     """Load the model's folder into a network; return rows and logits."""
     with tempfile.TemporaryDirectory() as folder:
@@ -90,9 +102,7 @@ def values(model: TinyEyes) -> dict[str, list[Any]]:
     with torch.no_grad():
         rows = rows_of(network, model, given)
         assert len(rows) == model.rows, rows.shape
-        logits = network(torch.tensor([model.prompt()]), **given, **kinds_of_tokens(model)).logits[
-            0, -1
-        ]
+        logits = logits_of(network, model, given, rows)
     return {"rows": _short(rows), "logits": _short(logits)}
 
 
