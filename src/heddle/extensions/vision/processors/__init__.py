@@ -1,0 +1,1 @@
+"""Picture processors: how each family of models resizes, cuts and names a prompt's pictures."""

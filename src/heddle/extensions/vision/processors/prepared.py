@@ -1,0 +1,57 @@
+"""What a processor makes of a picture, and what every processor offers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+MOST_PIXELS = 1 << 24
+"""Most pixels of all tiles of one picture: 48 Mi floats, 192 MiB."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prepared:
+    """What an encoder reads of one picture.
+
+    Attributes:
+        tiles: (height, width, 3) float32 each, normalised. Their sides are multiples of the patch
+            size, and of the patch size times the merge where the encoder merges patches.
+        text: stands in the prompt for the placeholder. It has `Processor.row_token` once for each
+            row of the encoder.
+    """
+
+    tiles: tuple[NDArray[np.float32], ...]
+    text: str
+
+
+class Processor(Protocol):
+    """Prepares the pictures of one model.
+
+    Attributes:
+        placeholder: what the chat template writes for a picture.
+        row_token: the token that stands for one row of the encoder.
+    """
+
+    @property
+    def placeholder(self) -> str: ...
+
+    @property
+    def row_token(self) -> str: ...
+
+    def prepare(self, pixels: NDArray[np.uint8]) -> Prepared:
+        """Prepare a picture of (height, width, 3) pixels.
+
+        Raises:
+            InvalidRequestError: the model does not take pictures of this shape.
+        """
+
+    def count(self, width: int, height: int) -> int:
+        """The number of row tokens of a picture with this size.
+
+        Raises:
+            InvalidRequestError: the model does not take pictures of this shape.
+        """
