@@ -23,7 +23,7 @@ class Eyes(Protocol):
     Attributes:
         input_width: columns of what is known of a patch: its pixels, then for some eyes a vector for
             its position, which the host computes.
-        width: columns of a row.
+        row_width: columns of a row of the decoder.
         fold: consecutive patches that become one row.
         kept: shape of the keys and values of a patch. All layers have the same.
     """
@@ -31,7 +31,7 @@ class Eyes(Protocol):
     @property
     def input_width(self) -> int: ...
     @property
-    def width(self) -> int: ...
+    def row_width(self) -> int: ...
     @property
     def fold(self) -> int: ...
     @property
@@ -42,7 +42,7 @@ class Eyes(Protocol):
         ...
 
     def forward(self, ops: Ops[A, Any], weights: Any, batch: Batch[A]) -> A:
-        """The rows (R, width) that begin at the batch's `rows`, from its `states` (T, input_width).
+        """The rows (R, row_width) that begin at the batch's `rows`, from its `states` (T, input_width).
 
         `batch.tokens` mean nothing. All layers keep keys and values as layer 0, because a layer is
         done before the next one begins.

@@ -49,7 +49,7 @@ class CpuEncoder:
         self, eyes: Eyes, checkpoint: Checkpoint, runtime: _native.Runtime, most: int
     ) -> None:
         """See :meth:`heddle.executors.seeing.SeeingExecutor.make_encoder`."""
-        self._most, self._width, self._fold = most, eyes.width, eyes.fold
+        self._most, self._width, self._fold = most, eyes.row_width, eyes.fold
         loader = CpuLoader(
             checkpoint,
             runtime,

@@ -117,13 +117,9 @@ def bucketed(table: Floats, side: int) -> PositionVectors:
 
     Dehghani et al. 2023 (arXiv:2307.06304, section 2.1), as in Idefics 2 and 3.
     """
-    edges = np.arange(1 / side, 1.0, 1 / side)
 
     def of(rows: int, columns: int) -> Floats:
-        down, across = (
-            np.searchsorted(edges, np.arange(count) / count * (1 - 1e-6), side="right")
-            for count in (rows, columns)
-        )
+        down, across = (np.arange(count) * side // count for count in (rows, columns))
         found: Floats = table[(down[:, None] * side + across).reshape(-1)]
         return found
 
