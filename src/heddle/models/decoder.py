@@ -44,6 +44,8 @@ class Decoder:
             Only an encoder has any. The mean of their results is their result of the mean.
         logit_cap: soft cap on logits, see :meth:`heddle.models.ops.Ops.soft_cap`; 0: no cap.
         head: the model's own head that predicts one more token, if its files have one.
+        seeing_layers: number of first layers to whose results further columns of rows of pictures
+            are added, `width` of them for each layer.
     """
 
     shape: ModelShape
@@ -54,6 +56,7 @@ class Decoder:
     logit_cap: float = 0.0
     dense_widths: tuple[int, ...] = ()
     head: PredictionHead | None = None
+    seeing_layers: int = 0
 
     @property
     def reads_states(self) -> bool:
@@ -100,6 +103,8 @@ class Decoder:
         layers = zip(self.layers, weights.layers, strict=True)
         for index, (layer, layer_weights) in enumerate(layers):
             x = layer.forward(ops, layer_weights, x, batch.positions, index)
+            if index < self.seeing_layers:
+                x = ops.see(x, (1 + index) * self.shape.width, adds=True)
         return x
 
     def logits(self, ops: Ops[A, W], weights: DecoderWeights[W], states: A) -> A:

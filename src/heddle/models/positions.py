@@ -43,6 +43,34 @@ def rope(
         read.fail("rope.dim", f"must be even and at most {head_dim}, a head's size, got {dim}")
     interleaved = read.flag("rope.interleaved", False)
     spec = RopeSpec(dim, read.number("rope.base", base), interleaved)
+    return replace(_scaled(read, spec, context), axes=axes_of_pairs(read, dim // 2))
+
+
+def axes_of_pairs(read: Hyperparameters, pairs: int) -> tuple[int, ...]:
+    """The axis whose place turns each pair: 0 time, 1 height, 2 width; empty: there are no axes.
+
+    Wang et al. 2024 (arXiv:2409.12191, section 2.1). In Qwen3-VL and Qwen3.5 the axes alternate: pair
+    3i + 1 turns by height and pair 3i + 2 by width, as long as these have pairs left.
+
+    Raises:
+        ModelFileError: the sections have not so many pairs.
+    """
+    sections = read.get("rope.sections")
+    if sections is None:
+        return ()
+    numbers = list(sections) if isinstance(sections, list | tuple) else []
+    sound = all(isinstance(one, int) and 0 <= one <= pairs for one in numbers)
+    if not sound or len(numbers) not in (3, 4) or sum(numbers[:3]) != pairs or any(numbers[3:]):
+        read.fail("rope.sections", f"must be three numbers with the sum {pairs}, got {sections!r}")
+    _, height, width = numbers[:3]
+    if read.flag("rope.sections_alternate", False):
+        last = {1: 3 * height, 2: 3 * width}
+        return tuple(i % 3 if i < last.get(i % 3, 0) else 0 for i in range(pairs))
+    return tuple(axis for axis, count in enumerate(numbers[:3]) for _ in range(count))
+
+
+def _scaled(read: Hyperparameters, spec: RopeSpec, context: int) -> RopeSpec:
+    """The rotation with the scaling that the checkpoint names. Raises as :func:`rope`."""
     kind = read.get("rope.scaling", "linear" if read.get("rope.factor") else "none")
     if not isinstance(kind, str) or kind not in _SCALINGS:
         label = read.label("rope.scaling")

@@ -35,6 +35,10 @@ class TinySeeing(TinyModel):
             "tie_word_embeddings": self.tied,
         }
 
+    def sections(self, *of_16: int) -> list[int]:
+        """Pairs of each axis, from those of a head of 16 elements."""
+        return [one * self.head_dim // 16 for one in of_16]
+
     def changed(self, changes: Mapping[str, object]) -> dict[str, object]:
         return self.config() | {"text_config": self.text_config | dict(changes)}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -20,12 +19,7 @@ _VISION: dict[str, object] = {
     "out_hidden_size": 64,
     "image_size": 28,
 }
-_MROPE = {
-    "rope_type": "default",
-    "rope_theta": BASE,
-    "mrope_section": [1, 1, 2],
-    "partial_rotary_factor": 0.5,
-}
+_MROPE = {"rope_type": "default", "rope_theta": BASE, "partial_rotary_factor": 0.5}
 
 
 @dataclass(frozen=True)
@@ -34,14 +28,17 @@ class TinyGlm4v(TinySeeing, TinyGlm4):
     gguf_architecture = "glm4"
     whole = "glm4v"
     vision = _VISION
-    sections: ClassVar[np.ndarray] = np.array([1, 1, 2, 0], np.int32)
 
     @property
     def text_config(self) -> dict[str, object]:
-        return super().text_config | {"rope_parameters": _MROPE}
+        return super().text_config | {
+            "rope_parameters": _MROPE | {"mrope_section": self.sections(1, 1, 2)}
+        }
 
     def metadata(self) -> dict[str, object]:
-        return super().metadata() | {"glm4.rope.dimension_sections": self.sections}
+        return super().metadata() | {
+            "glm4.rope.dimension_sections": np.int32(self.sections(1, 1, 2, 0))
+        }
 
     def gguf_values(self, name: str, values: np.ndarray) -> np.ndarray:
         """Of each head's rotated half, the even rows come first: llama.cpp converts it so."""
@@ -61,10 +58,14 @@ class TinyGlm4vMoe(TinySeeing, TinyGlm4Moe):
 
     @property
     def text_config(self) -> dict[str, object]:
-        return super().text_config | {"rope_parameters": _MROPE}
+        return super().text_config | {
+            "rope_parameters": _MROPE | {"mrope_section": self.sections(1, 1, 2)}
+        }
 
     def metadata(self) -> dict[str, object]:
-        return super().metadata() | {"glm4moe.rope.dimension_sections": np.int32([1, 1, 2, 0])}
+        return super().metadata() | {
+            "glm4moe.rope.dimension_sections": np.int32(self.sections(1, 1, 2, 0))
+        }
 
 
 MODELS = (

@@ -11,7 +11,7 @@ from models.tiny.base import BASE
 from models.tiny.base_images import TinySeeing
 from models.tiny.qwen2 import TinyQwen2
 
-MROPE = {"rope_type": "default", "rope_theta": BASE, "mrope_section": [2, 3, 3]}
+MROPE = {"rope_type": "default", "rope_theta": BASE}
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,14 @@ class TinyQwen2VL(TinySeeing, TinyQwen2):
 
     @property
     def text_config(self) -> dict[str, object]:
-        return super().text_config | {"rope_parameters": MROPE}
+        return super().text_config | {
+            "rope_parameters": MROPE | {"mrope_section": self.sections(2, 3, 3)}
+        }
 
     def metadata(self) -> dict[str, object]:
-        return super().metadata() | {"qwen2vl.rope.dimension_sections": np.int32([2, 3, 3, 0])}
+        return super().metadata() | {
+            "qwen2vl.rope.dimension_sections": np.int32(self.sections(2, 3, 3, 0))
+        }
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,6 @@ _MROPE = {
     "rope_type": "default",
     "rope_theta": BASE,
     "mrope_interleaved": True,
-    "mrope_section": [4, 2, 2],
 }
 
 
@@ -37,10 +36,15 @@ class TinyQwen3VL(TinySeeing, TinyQwen3):
 
     @property
     def text_config(self) -> dict[str, object]:
-        return super().text_config | {"rope_parameters": _MROPE}
+        return super().text_config | {
+            "rope_parameters": _MROPE | {"mrope_section": self.sections(4, 2, 2)}
+        }
 
     def metadata(self) -> dict[str, object]:
-        keys = {"rope.dimension_sections": np.int32([4, 2, 2, 0]), "n_deepstack_layers": 1}
+        keys = {
+            "rope.dimension_sections": np.int32(self.sections(4, 2, 2, 0)),
+            "n_deepstack_layers": 1,
+        }
         return super().metadata() | {
             f"{self.gguf_architecture}.{key}": value for key, value in keys.items()
         }

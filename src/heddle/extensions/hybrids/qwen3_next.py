@@ -94,6 +94,7 @@ _FOLDER = FolderNames(
 _FOLDER_35 = replace(
     _FOLDER,
     hyperparameters=_STATE | {"prediction_layers": "mtp_num_hidden_layers"},
+    values={**_FOLDER.values, "rope.sections_alternate": True},
     with_images=("qwen3_5",),
 )
 _GGUF = GGUFNames(
@@ -110,7 +111,7 @@ _GGUF = GGUFNames(
     },
     tensors=names.GGUF_VECTORS,
 )
-_GGUF_35 = replace(_GGUF, values={"state.tiled": True})
+_GGUF_35 = replace(_GGUF, values={"state.tiled": True, "rope.sections_alternate": True})
 FAMILY = Family(
     build=build,
     gguf={"qwen3next": _GGUF, "qwen35": _GGUF_35, "qwen35moe": _GGUF_35},

@@ -108,6 +108,7 @@ HYPERPARAMETERS = {
     "rope.base": "rope.freq_base",
     "rope.local_base": "rope.freq_base_swa",
     "rope.local_dim": "rope.dimension_count_swa",
+    "rope.sections": "rope.dimension_sections",
     "rope.scaling": "rope.scaling.type",
     "rope.factor": "rope.scaling.factor",
     "rope.original_context": "rope.scaling.original_context_length",

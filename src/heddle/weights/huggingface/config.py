@@ -59,6 +59,8 @@ _ROPE = {
     "rope.short_divisors": "short_factor",
     "rope.long_divisors": "long_factor",
     "rope.share": "partial_rotary_factor",
+    "rope.sections": "mrope_section",
+    "rope.sections_alternate": "mrope_interleaved",
 }
 """Keys of the object that describes rope, by canonical name."""
 
@@ -80,7 +82,7 @@ def text_part(config: Config) -> Config:
     if not owners:
         return config
     quantised = ("quantization", "quantization_config")
-    shared = (*quantised, "tie_word_embeddings", "bos_token_id", "eos_token_id")
+    shared = (*quantised, "tie_word_embeddings", "bos_token_id", "eos_token_id", "vision_config")
     found = {key: config[key] for key in shared if key in config}
     return found | {"model_type": owners[0]} | text
 
