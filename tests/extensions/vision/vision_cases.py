@@ -17,6 +17,7 @@ from heddle.extensions.vision.processors.idefics3 import idefics3_of
 from heddle.extensions.vision.processors.internvl import internvl_of
 from heddle.extensions.vision.processors.lfm2_vl import lfm2_vl_of
 from heddle.extensions.vision.processors.llama4 import llama4_of
+from heddle.extensions.vision.processors.llava import llava_of
 from heddle.extensions.vision.processors.llava_next import llava_next_of
 from heddle.extensions.vision.processors.pixtral import pixtral_of
 from heddle.extensions.vision.processors.qwen_vl import qwen_vl_of
@@ -104,8 +105,7 @@ CASES = {
     "qwen3_vl": Case(
         "qwen_vl",
         qwen_vl_of,
-        _half()
-        | {"patch_size": 16, "size": {"shortest_edge": 256 * 256, "longest_edge": 1 << 24}},
+        _half() | {"patch_size": 16, "size": {"shortest_edge": 256 * 256, "longest_edge": 1 << 24}},
     ),
     "qwen_vl_small": Case(
         "qwen_vl", qwen_vl_of, {"min_pixels": 56 * 56, "max_pixels": 90000}, is_small=True
@@ -132,6 +132,22 @@ CASES = {
         {"max_image_tokens": 32, "min_image_tokens": 8, "tile_size": 64},
         is_small=True,
         levels=1,
+    ),
+    "llava": Case(
+        "llava", llava_of, {"size": {"shortest_edge": 336}, "crop_size": _square(336)}, _LLAVA
+    ),
+    "llava_siglip": Case(
+        "llava_siglip",
+        llava_of,
+        _half() | {"size": _square(384)},
+        {"patch_size": 14, "vision_feature_select_strategy": "full"},
+    ),
+    "llava_small": Case(
+        "llava",
+        llava_of,
+        {"size": {"shortest_edge": 43}, "crop_size": _square(43)},
+        _LLAVA,
+        is_small=True,
     ),
     "llava_next": Case(
         "llava_next",
@@ -175,9 +191,7 @@ CASES = {
         is_small=True,
         levels=1,
     ),
-    "glm4v": Case(
-        "glm4v", glm4v_of, {"size": {"shortest_edge": 12544, "longest_edge": 9633792}}
-    ),
+    "glm4v": Case("glm4v", glm4v_of, {"size": {"shortest_edge": 12544, "longest_edge": 9633792}}),
     "glm4v_small": Case(
         "glm4v",
         glm4v_of,
@@ -190,7 +204,7 @@ CASES = {
     ),
 }
 
-THIN = [(1, 1), (2, 1), (1, 3), (1, 150), (190, 1), (7, 1300), (2500, 13)]
+THIN = [(1, 1), (2, 1), (1, 3), (1, 150), (190, 1), (1, 260), (7, 1300), (2500, 13)]
 USUAL = [
     *((640, 480), (480, 640), (512, 512), (896, 896), (224, 224), (1000, 500), (500, 1000)),
     *((1024, 768), (1456, 364), (364, 364), (1920, 1080), (2048, 2048), (333, 777)),

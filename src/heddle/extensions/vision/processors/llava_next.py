@@ -25,6 +25,7 @@ from heddle.extensions.vision.processors.fields import (
     text,
     whole,
 )
+from heddle.extensions.vision.processors.llava import extra_rows
 from heddle.extensions.vision.processors.normalising import CLIP_MEAN, CLIP_STD, normaliser_of
 from heddle.extensions.vision.processors.prepared import MOST_PIXELS, Prepared
 from heddle.extensions.vision.processors.resizing import cut, padded, resized
@@ -140,7 +141,7 @@ def llava_next_of(values: Values) -> LlavaNext:
     return LlavaNext(
         side=side,
         patches=side // whole(values, "patch_size", 14, 1, side),
-        extra=_extra(values),
+        extra=extra_rows(values),
         resolutions=_resolutions(values, side),
         resampling=resampling(values, Resampling.BICUBIC),
         normaliser=normaliser_of(values, CLIP_MEAN, CLIP_STD),
@@ -176,16 +177,6 @@ def _side(values: Values) -> int:
             param="crop_size",
         )
     return side
-
-
-def _extra(values: Values) -> int:
-    """The rows besides patches. The strategy `default` drops the class token's row."""
-    extra = whole(values, "num_additional_image_tokens", 0, 0, 64)
-    key = "vision_feature_select_strategy"
-    strategy = text(values, key, "full")
-    if strategy not in ("full", "default"):
-        fail(key, strategy, "full or default")
-    return max(extra - (strategy == "default"), 0)
 
 
 def _resolutions(values: Values, side: int) -> tuple[tuple[int, int], ...]:
