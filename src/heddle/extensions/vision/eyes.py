@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, NoReturn, Protocol
 
 import numpy as np
 
+from heddle.closing import Closing
 from heddle.errors import ModelFileError
 from heddle.weights.checkpoint import FilePlace, TensorInfo
 from heddle.weights.generation import Recommended
@@ -60,7 +61,7 @@ HYPERPARAMETERS = {
     "window": "patches along the side of a window of attention",
     "full_layers": "indices of layers whose attention has no windows",
     "deepstack_layers": "indices of layers whose states the text model's first layers see, too",
-    "feature_layers": "numbers of layers after which states are read; 0: before the first",
+    "feature_layers": "where several: numbers of layers after which states are read",
     "keeps_first": "whether the row of the token before the patches is kept",
     "projected_width": "elements of the rows that the projection makes",
     "positions_side": "positions along the side of the square that `positions` has",
@@ -137,6 +138,10 @@ class Source(Protocol):
 
     def check_unchanged(self) -> None: ...
 
+    def close(self) -> None:
+        """Close the files, unless the text model reads them. Idempotent."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Origin:
@@ -155,7 +160,7 @@ class Origin:
     make: Callable[[list[Floats]], Floats] | None = None
 
 
-class EyesCheckpoint:
+class EyesCheckpoint(Closing):
     """See :class:`heddle.weights.checkpoint.Checkpoint`. `architecture` is the kind of eyes."""
 
     chat_template: str | None = None
@@ -214,6 +219,10 @@ class EyesCheckpoint:
 
     def check_unchanged(self) -> None:
         self._source.check_unchanged()
+
+    def close(self) -> None:
+        """Close the files, unless the text model reads them. Idempotent."""
+        self._source.close()
 
     def _values(self, label: str) -> Floats:
         stored = self._source.info(label)

@@ -59,6 +59,9 @@ class FolderSource:
     def check_unchanged(self) -> None:
         self._checkpoint.check_unchanged()
 
+    def close(self) -> None:
+        pass  # the text model reads the same files
+
 
 def folder_eyes(checkpoint: HuggingFaceCheckpoint) -> EyesCheckpoint | None:
     """The eyes of a folder; None if it has none, or if their kind is not supported.

@@ -81,7 +81,8 @@ def _features(whole: Config, layers: object, key: str, default: int) -> dict[str
                 f"{key} {listed!r} names a layer that the eyes lack; they have {layers}", field=key
             )
         found.append(place if place >= 0 else layers + 1 + place)
-    return {"layers": max(found), "feature_layers": found}
+    several = {"feature_layers": found} if len(found) > 1 else {}
+    return {"layers": max(found), **several}
 
 
 def _side_of_positions(vision: Config, key: str) -> dict[str, object]:

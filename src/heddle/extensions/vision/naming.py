@@ -66,7 +66,7 @@ class Names:
 
 
 def _in_full(parts: Mapping[str, str]) -> dict[str, str]:
-    found = {}
+    found: dict[str, str] = {}
     for part, stored in parts.items():
         # The bias of a norm is a vector with a name of its own, as in `weights/tensor_names.py`.
         bias = "bias.weight" if part.endswith("norm") else "bias"
