@@ -106,6 +106,9 @@ class Extension:
         engrams: a class with the methods of :class:`heddle.engine.engrams.EngramLibrary`, and `of`,
             which opens the tables of the settings; empty: none.
         adapters: the same for :class:`heddle.engine.adapters.AdapterLibrary`.
+        companions: functions that take the path of a GGUF model of the hub, the name of its file in
+            the repository and the names of all files there. They return the names of files that are
+            fetched beside it.
     """
 
     settings: Sequence[str] = ()
@@ -132,6 +135,7 @@ class Extension:
     judges: Sequence[str] = ()
     engrams: str = ""
     adapters: str = ""
+    companions: Sequence[str] = ()
 
 
 @cache

@@ -2,4 +2,7 @@
 
 from heddle.doors import Extension
 
-EXTENSION = Extension()
+EXTENSION = Extension(
+    settings=("heddle.extensions.vision.settings:EyesSettings",),
+    companions=("heddle.extensions.vision.mmproj:fetched_beside",),
+)

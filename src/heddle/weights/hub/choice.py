@@ -31,6 +31,8 @@ CARD = "README.md"
 _DESCRIPTIONS = (
     *(CONFIG, INDEX, TOKENIZER, *TEMPLATES, "generation_config.json"),
     "hf_quant_config.json",
+    # Of models that see pictures.
+    *("preprocessor_config.json", "processor_config.json"),
     # Of embedding models: pooling, prompts, and the layers after the last one.
     *("modules.json", "config_sentence_transformers.json", "[0-9]_*/config.json"),
 )

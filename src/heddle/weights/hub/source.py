@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from huggingface_hub import ModelCard
 
+from heddle.doors import extensions, refer
 from heddle.errors import HeddleError, ModelSourceError, UnsupportedModelError
 from heddle.weights.gguf.checkpoint import lacking_parts
 from heddle.weights.gguf.file import architecture_in
@@ -127,6 +128,9 @@ def _fetch(
                 raise UnsupportedModelError(message, param=error.param) from None
 
         fetch(choice.first, progress=progress, check_head={first.name: check_head})
+        for one in (one for extension in extensions().values() for one in extension.companions):
+            beside = refer(one)(snapshot.path / first.name, first.name, listing.files)
+            fetch(beside, progress=progress, what=": files beside it")
     remember(name, snapshot, place)
     return snapshot.path if choice.is_folder else snapshot.path / choice.first[0]
 

@@ -1,0 +1,31 @@
+"""Settings of pictures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from heddle.config import EngineSettings
+from heddle.settings import setting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EyesSettings(EngineSettings):
+    """Where the eyes of a model are."""
+
+    mmproj: str = setting(
+        "auto",
+        "model",
+        "file with the eyes of a GGUF model; auto = the one beside the model; none = it sees no"
+        " pictures",
+        fixed=True,
+        changes_answers=True,
+    )
+
+    def beside_default(self, default: EyesSettings) -> EyesSettings:
+        """The settings of another model, which a file for the default model does not fit."""
+        named = self.mmproj == default.mmproj not in ("auto", "none")
+        return replace(self, mmproj="auto") if named else self
+
+    def for_draft_model(self) -> EyesSettings:
+        """The settings of a small model, which guesses from text alone."""
+        return replace(self, mmproj="none")
