@@ -106,6 +106,9 @@ class Extension:
         engrams: a class with the methods of :class:`heddle.engine.engrams.EngramLibrary`, and `of`,
             which opens the tables of the settings; empty: none.
         adapters: the same for :class:`heddle.engine.adapters.AdapterLibrary`.
+        eyes: a function that takes an open checkpoint, its
+            :class:`heddle.text.tokenizer.tokenizer.Tokenizer`, the settings and the executor of the
+            model, and returns its :class:`heddle.pictures.Sighted`, or None; empty: none.
         companions: functions that take the path of a GGUF model of the hub, the name of its file in
             the repository and the names of all files there. They return the names of files that are
             fetched beside it.
@@ -135,6 +138,7 @@ class Extension:
     judges: Sequence[str] = ()
     engrams: str = ""
     adapters: str = ""
+    eyes: str = ""
     companions: Sequence[str] = ()
 
 

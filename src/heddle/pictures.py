@@ -55,10 +55,12 @@ class Illustrated:
     Attributes:
         text: has the mark of the model's eyes once for each picture, in their order.
         pictures: the pictures.
+        rendered: whether a chat template wrote the text, with the tokens that begin it.
     """
 
     text: str
     pictures: tuple[Picture, ...]
+    rendered: bool = True
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,7 +81,7 @@ class Scene:
         return len(self.values)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Look:
     """A picture as one model sees it. All requests with equal pictures share it while it lives.
 
@@ -106,63 +108,82 @@ class Look:
         self.rows, self.scenes = rows, ()
 
 
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Consecutive tokens of a sequence that are rows of one look.
+
+    Attributes:
+        first: position of the first token.
+        look: the look.
+        begin: its row that stands there.
+        count: the number of tokens.
+    """
+
+    first: int
+    look: Look
+    begin: int
+    count: int
+
+    @property
+    def end(self) -> int:
+        """The position after the last token."""
+        return self.first + self.count
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Pictures:
     """The pictures of one sequence.
 
     Attributes:
-        spans: position of the first token of each look, in ascending order.
+        spans: tokens that are rows of pictures, in ascending order.
         places: (prompt, axes) int32, what rotations of several axes turn by; None: the positions.
-        whole: whether all tokens of a picture see one another, so that a chunk holds all of them.
+        whole: whether all tokens of a span see one another, so that a chunk holds all of them.
     """
 
-    spans: Sequence[tuple[int, Look]]
+    spans: Sequence[Span]
     places: NDArray[np.int32] | None = None
     whole: bool = False
 
     def keys(self, tokens: Sequence[int]) -> list[int]:
         """The tokens, with the keys of looks in the place of theirs."""
         keys = list(tokens)
-        for first, look in self.spans:
-            keys[first : first + look.count] = [look.key] * look.count
+        for span in self.spans:
+            keys[span.first : span.end] = [span.look.key] * span.count
         return keys
 
     def wanted(self, computed: int) -> list[Look]:
         """The looks without rows that a sequence needs after its first `computed` tokens."""
-        ends = ((first + look.count, look) for first, look in self.spans)
-        return [look for end, look in ends if end > computed and look.rows is None]
+        needed = (span.look for span in self.spans if span.end > computed)
+        return [look for look in needed if look.rows is None]
 
     def cut(self, start: int, count: int, room: int) -> int:
         """How many tokens from `start` on a chunk may have, of `count` that it should have.
 
-        A chunk that would end within a picture whose tokens see one another ends before it, or if it
-        begins there, behind it. 0 if the chunk would then have more than `room` tokens.
+        A chunk that would end within tokens that see one another ends before them, or if it begins
+        there, behind them. 0 if the chunk would then have more than `room` tokens.
         """
         end = start + count
-        for first, look in self.spans if self.whole else ():
-            if first < end < first + look.count:
-                end = first if first > start else first + look.count
+        for span in self.spans if self.whole else ():
+            if span.first < end < span.end:
+                end = span.first if span.first > start else span.end
         return end - start if end - start <= room else 0
 
     def sight(self, start: int, end: int) -> Sight | None:
         """What a chunk of the positions [start, end) reads; None: as if there were no pictures."""
-        parts = [
-            (first, look, range(max(first, start), min(first + look.count, end)))
-            for first, look in self.spans
-        ]
         rows: list[tuple[int, States]] = []
-        for first, look, part in parts:
-            if part:
-                assert look.rows is not None, "a sequence waits for the rows of its pictures"
-                rows.append((part.start - start, look.rows[part.start - first : part.stop - first]))
-        runs = None
-        if self.whole and rows:
-            positions = np.arange(start, end, dtype=np.int32)
-            runs = np.stack([positions, positions + 1], axis=-1)[:, None]
-            for first, look, part in parts:
-                runs[part.start - start : part.stop - start, 0] = first, first + look.count
+        positions = np.arange(start, end, dtype=np.int32)
+        runs = np.stack([positions, positions + 1], axis=-1)[:, None]
+        for span in self.spans:
+            first, last = max(span.first, start), min(span.end, end)
+            if first < last:
+                assert span.look.rows is not None, "a sequence waits for the rows of its pictures"
+                begin = span.begin - span.first
+                rows.append((first - start, span.look.rows[first + begin : last + begin]))
+                runs[first - start : last - start, 0] = span.first, span.end
         places = None if self.places is None else self._places(start, end)
-        return None if places is None and not rows else Sight(places, runs, rows)
+        if places is None and not rows:
+            return None
+        return Sight(places, runs if self.whole and rows else None, rows)
 
     def _places(self, start: int, end: int) -> NDArray[np.int32]:
         """The places at positions [start, end). After the prompt, all axes go on together."""

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from heddle.config import EngineConfig
     from heddle.executor import Executor, ModelShape
     from heddle.executors.devices import Load
+    from heddle.pictures import Sighted
     from heddle.text.tokenizer.tokenizer import Tokenizer
     from heddle.weights.checkpoint import Checkpoint
     from heddle.weights.mix import Mix
@@ -98,6 +99,7 @@ def _load(
         config = _shared(checkpoint, tokenizer, config)
         executor = load(checkpoint, config, progress.update)
         judge = judge_of(checkpoint, tokenizer)  # its tensors have been checked by now
+        eyes = _eyes_of(checkpoint, tokenizer, config, executor)
         progress.update(weights)
         _warm_up(found.name, executor, progress)
     finally:
@@ -116,7 +118,25 @@ def _load(
         tuple(checkpoint.hyperparameters.get("labels", ())),  # type: ignore[arg-type]
         str(checkpoint.hyperparameters.get("problem_type", "")),
         checkpoint.hyperparameters.get("dense.activations") is not None,
+        eyes,
     )
+
+
+def _eyes_of(
+    checkpoint: Checkpoint, tokenizer: Tokenizer, config: EngineConfig, executor: Executor
+) -> Sighted | None:
+    """The eyes of a model; None if it has none, or no extension opens them. Raises as these."""
+    try:
+        for extension in extensions().values():
+            if extension.eyes:
+                eyes: Sighted | None = refer(extension.eyes)(
+                    checkpoint, tokenizer, config, executor
+                )
+                return eyes
+    except BaseException:
+        executor.close()
+        raise
+    return None
 
 
 def _shared(checkpoint: Checkpoint, tokenizer: Tokenizer, config: EngineConfig) -> EngineConfig:

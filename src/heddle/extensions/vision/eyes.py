@@ -124,6 +124,11 @@ class Source(Protocol):
         ...
 
     @property
+    def metadata(self) -> Mapping[str, object]:
+        """All metadata of a GGUF file; empty for a folder, whose values are in other files."""
+        ...
+
+    @property
     def stamps(self) -> Mapping[Path, FileStamp]: ...
 
     def info(self, label: str) -> TensorInfo:
@@ -184,6 +189,11 @@ class EyesCheckpoint(Closing):
         self.tensors: Mapping[str, TensorInfo] = MappingProxyType(
             {name: self._info(name, origin) for name, origin in origins.items()}
         )
+
+    @property
+    def metadata(self) -> Mapping[str, object]:
+        """See :class:`Source`."""
+        return self._source.metadata
 
     @property
     def stamps(self) -> Mapping[Path, FileStamp]:

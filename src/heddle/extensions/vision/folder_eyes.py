@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from heddle.errors import ModelFileError, UnsupportedModelError
@@ -38,6 +39,7 @@ class FolderSource:
     """See :class:`heddle.extensions.vision.eyes.Source`."""
 
     format = "hf"
+    metadata: Mapping[str, object] = MappingProxyType({})
 
     def __init__(self, checkpoint: HuggingFaceCheckpoint) -> None:
         self._checkpoint = checkpoint

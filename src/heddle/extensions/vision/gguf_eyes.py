@@ -68,6 +68,7 @@ class GGUFSource:
     def __init__(self, file: GGUFFile) -> None:
         self._file = file
         self.path: Path = file.path
+        self.metadata = file.metadata
         self.labels = {label: one.shape for label, one in file.tensors.items()}
 
     @property

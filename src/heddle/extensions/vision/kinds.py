@@ -9,7 +9,7 @@ import numpy as np
 
 from heddle.errors import ModelFileError, UnsupportedModelError
 from heddle.extensions.vision.projections import Matrix, TwoLayers
-from heddle.extensions.vision.scenes import Cutter, bilinear, bucketed
+from heddle.extensions.vision.scenes import Cutter, bucketed
 from heddle.extensions.vision.tower import WHOLE, WINDOW, Tower, spatial_rope
 from heddle.weights.tensor_types import dequantize
 
@@ -37,6 +37,22 @@ class Kind:
 
     tower: Tower
     cutter: Cutter
+
+    def patches(self, tile: Floats) -> int:
+        """The number of patches of a tile."""
+        height, width, _ = tile.shape
+        patches: int = (height // self.cutter.patch) * (width // self.cutter.patch)
+        return patches
+
+    def grid(self, tiles: Sequence[Floats]) -> tuple[int, int]:
+        """Rows of the text model from top to bottom, and from left to right, of the first tile."""
+        height, width, _ = tiles[0].shape
+        side = self.cutter.patch * self.cutter.merge
+        return height // side, width // side
+
+    def count(self, tiles: Sequence[Floats]) -> int:
+        """The number of rows of a picture with these tiles."""
+        return sum(self.patches(tile) for tile in tiles) // self.tower.fold
 
     def scenes(self, tiles: Sequence[Floats]) -> list[Scene]:
         """What the tower reads of a picture's tiles."""

@@ -71,9 +71,7 @@ class TwoLayers:
             loader.linear(f"{name}.down", self.row_width, self.inner),
         )
 
-    def forward(
-        self, ops: Ops[A, W], weights: tuple[Any, W, W], states: Sequence[A], rows: A
-    ) -> A:
+    def forward(self, ops: Ops[A, W], weights: tuple[Any, W, W], states: Sequence[A], rows: A) -> A:
         """See :class:`heddle.extensions.vision.tower.Projection`."""
         norm, up, down = weights
         x = states[-1]

@@ -80,9 +80,7 @@ class Cutter:
     def _order(self, rows: int, columns: int) -> NDArray[np.int64]:
         """Numbers of the patches in the order of the tower: windows, squares, patches of one."""
         merge = self.merge
-        numbers = np.arange(rows * columns).reshape(
-            rows // merge, merge, columns // merge, merge
-        )
+        numbers = np.arange(rows * columns).reshape(rows // merge, merge, columns // merge, merge)
         squares = numbers.transpose(0, 2, 1, 3).reshape(rows // merge, columns // merge, -1)
         if not self.window:
             return squares.reshape(-1)
@@ -131,7 +129,9 @@ def bilinear(table: Floats, side: int) -> PositionVectors:
     square = table.reshape(side, side, -1)
 
     def of(rows: int, columns: int) -> Floats:
-        down, across = (np.linspace(0, side - 1, count, dtype=np.float32) for count in (rows, columns))
+        down, across = (
+            np.linspace(0, side - 1, count, dtype=np.float32) for count in (rows, columns)
+        )
         top, left = down.astype(np.int64), across.astype(np.int64)
         below, right = np.minimum(top + 1, side - 1), np.minimum(left + 1, side - 1)
         y, x = (down - top)[:, None, None], (across - left)[None, :, None]

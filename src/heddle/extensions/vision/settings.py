@@ -21,6 +21,25 @@ class EyesSettings(EngineSettings):
         changes_answers=True,
     )
 
+    image_tokens: int = setting(
+        2048,
+        "model",
+        "most tokens of one picture, for models whose pictures keep their shape; larger ones are"
+        " made smaller",
+        low=16,
+        high=16384,
+        fixed=True,
+        changes_answers=True,
+    )
+    image_cache: int = setting(
+        256 * 1024**2,
+        "memory",
+        "memory for pictures that a model has seen, so that other requests find them; beyond it"
+        " those that were used least recently are put out",
+        size=True,
+        fixed=True,
+    )
+
     def beside_default(self, default: EyesSettings) -> EyesSettings:
         """The settings of another model, which a file for the default model does not fit."""
         named = self.mmproj == default.mmproj not in ("auto", "none")

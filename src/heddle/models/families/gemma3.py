@@ -47,6 +47,7 @@ def build(hyperparameters: Hyperparameters, context: int) -> Decoder:
         gemma_scale(read, sizes, _LAYERS_OF_27B),
         soft_cap=read.positive_or_zero("attention.score_cap", 0.0),
         causal=sizes.shape.causal,
+        runs=1 if sizes.shape.causal else 0,  # tokens of a picture see one another
     )
     layers = tuple(
         _layer(sizes, nearby if window else everywhere, replace(spec, window=window))

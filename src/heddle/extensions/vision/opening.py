@@ -1,0 +1,134 @@
+"""Opens the eyes of a model: finds their files, loads them, and says how pictures are prepared."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from heddle.errors import UnsupportedModelError
+from heddle.executors.seeing import SeeingExecutor
+from heddle.extensions.vision.files import eyes_of
+from heddle.extensions.vision.kinds import kind_of
+from heddle.extensions.vision.processors import fields
+from heddle.extensions.vision.processors.gemma3 import gemma3_of, gemma3_of_gguf
+from heddle.extensions.vision.processors.glm4v import Glm4V, glm4v_of, glm4v_of_gguf
+from heddle.extensions.vision.processors.idefics3 import idefics3_of, idefics3_of_gguf
+from heddle.extensions.vision.processors.internvl import internvl_of, internvl_of_gguf
+from heddle.extensions.vision.processors.lfm2_vl import lfm2_vl_of, lfm2_vl_of_gguf
+from heddle.extensions.vision.processors.llama4 import llama4_of, llama4_of_gguf
+from heddle.extensions.vision.processors.llava_next import llava_next_of, llava_next_of_gguf
+from heddle.extensions.vision.processors.pixtral import pixtral_of, pixtral_of_gguf
+from heddle.extensions.vision.processors.qwen_vl import QwenVL, qwen_vl_of, qwen_vl_of_gguf
+from heddle.extensions.vision.settings import EyesSettings
+from heddle.extensions.vision.sighting import ModelEyes
+from heddle.weights.huggingface.json_files import read_optional_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from heddle.config import EngineConfig
+    from heddle.executor import Executor
+    from heddle.extensions.vision.eyes import EyesCheckpoint
+    from heddle.extensions.vision.processors.prepared import Processor
+    from heddle.text.tokenizer.tokenizer import Tokenizer
+    from heddle.weights.checkpoint import Checkpoint
+
+    Make = Callable[[Mapping[str, object]], Processor]
+
+_log = logging.getLogger(__name__)
+
+_PROCESSORS: Mapping[str, tuple[Make, Make]] = {
+    "idefics3": (idefics3_of, idefics3_of_gguf),
+    "gemma3": (gemma3_of, gemma3_of_gguf),
+    **dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "qwen3_vl"), (qwen_vl_of, qwen_vl_of_gguf)),
+    "glm4v": (glm4v_of, glm4v_of_gguf),
+    **dict.fromkeys(("pixtral", "mistral3"), (pixtral_of, pixtral_of_gguf)),
+    "internvl": (internvl_of, internvl_of_gguf),
+    "lfm2_vl": (lfm2_vl_of, lfm2_vl_of_gguf),
+    "llava_next": (llava_next_of, llava_next_of_gguf),
+    "llama4": (llama4_of, llama4_of_gguf),
+}
+"""The makers of processors by the kind of eyes: from values of a folder, and of a GGUF file."""
+
+_SEE_ONE_ANOTHER = ("gemma3",)
+"""Kinds whose tokens of a picture see one another in the text model."""
+
+_LEAST_PATCHES = 4096
+"""Patches of a pass at least, so that several tiles share it."""
+
+
+def eyes_of_model(
+    checkpoint: Checkpoint, tokenizer: Tokenizer, config: EngineConfig, executor: Executor
+) -> ModelEyes | None:
+    """The eyes of a model; None if it has none, or if it runs on a device that does not see.
+
+    Raises:
+        ConfigError: the setting `mmproj` names a file for a folder.
+        ModelSourceError, ModelFileError, UnsupportedModelError: the eyes cannot be loaded.
+        OutOfMemoryError: there is too little memory.
+    """
+    settings = config.of(EyesSettings)
+    if not isinstance(executor, SeeingExecutor):
+        return None
+    eyes = eyes_of(checkpoint, settings.mmproj)
+    if eyes is None:
+        return None
+    with closing(eyes):
+        try:
+            return _opened(eyes, checkpoint, tokenizer, settings, executor)
+        except UnsupportedModelError as error:
+            if settings.mmproj not in ("auto", "none"):
+                raise
+            _log.warning("%s: it sees no pictures: %s", checkpoint.path, error.message)
+            return None
+
+
+def _opened(
+    eyes: EyesCheckpoint,
+    checkpoint: Checkpoint,
+    tokenizer: Tokenizer,
+    settings: EyesSettings,
+    executor: SeeingExecutor,
+) -> ModelEyes:
+    kind, processor = kind_of(eyes), _limited(_processor(eyes), settings.image_tokens)
+    row = tokenizer.control_id(processor.row_token)
+    if row is None:
+        raise UnsupportedModelError(
+            f"the tokenizer has no token {processor.row_token}, which stands for pictures"
+        )
+    most = max(_LEAST_PATCHES, settings.image_tokens * kind.tower.fold)
+    return ModelEyes(
+        *(kind, processor, executor.make_encoder(kind.tower, eyes, most), tokenizer, row),
+        settings.image_cache,
+        most_patches=most,
+        has_axes=checkpoint.hyperparameters.get("rope.sections") is not None,
+        whole=eyes.architecture in _SEE_ONE_ANOTHER,
+    )
+
+
+def _processor(eyes: EyesCheckpoint) -> Processor:
+    """What prepares pictures for these eyes, by the values of their files."""
+    makers = _PROCESSORS.get(eyes.architecture)
+    if makers is None:
+        raise UnsupportedModelError(
+            f"pictures of eyes of kind {eyes.architecture} cannot be prepared"
+        )
+    of_folder, of_gguf = makers
+    if eyes.format == "gguf":
+        return of_gguf(eyes.metadata)
+    folder = Path(eyes.path)
+    one, other = (
+        read_optional_json(folder / f"{name}_config.json") or {}
+        for name in ("preprocessor", "processor")
+    )
+    return of_folder(fields.joined(one, other))
+
+
+def _limited(processor: Processor, tokens: int) -> Processor:
+    """The processor, whose pictures of any shape become at most so many tokens."""
+    if isinstance(processor, QwenVL | Glm4V):
+        return replace(processor, most=min(int(processor.most), tokens * processor.unit**2))
+    return processor
