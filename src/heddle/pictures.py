@@ -15,13 +15,12 @@ import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, Self
 
-import numpy as np
-
 from heddle.step import Sight
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from heddle.step import States
@@ -170,6 +169,8 @@ class Pictures:
 
     def sight(self, start: int, end: int) -> Sight | None:
         """What a chunk of the positions [start, end) reads; None: as if there were no pictures."""
+        import numpy as np  # here, because programs that load no model import this module
+
         rows: list[tuple[int, States]] = []
         positions = np.arange(start, end, dtype=np.int32)
         runs = np.stack([positions, positions + 1], axis=-1)[:, None]
@@ -187,6 +188,8 @@ class Pictures:
 
     def _places(self, start: int, end: int) -> NDArray[np.int32]:
         """The places at positions [start, end). After the prompt, all axes go on together."""
+        import numpy as np
+
         assert self.places is not None, "the model has rotations of several axes"
         prompt = len(self.places)
         behind = np.arange(max(start, prompt), end, dtype=np.int32) + (
