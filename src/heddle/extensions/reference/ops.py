@@ -511,7 +511,7 @@ class ReferenceOps:
         return x + y
 
     def take_rows(self, x: Array, rows: Array, count: int = 1) -> Array:
-        return x[rows[:, None] + np.arange(count)].reshape(len(rows), -1)
+        return x[rows[:, None] + np.arange(count)].reshape(len(rows), count * x.shape[1])
 
     def see(self, x: Array, first: int = 0, *, adds: bool = False) -> Array:
         x, row = x.copy(), 0
