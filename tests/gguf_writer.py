@@ -76,7 +76,7 @@ def gguf_bytes(
     tensors = list(tensors)
     alignment = dict(pairs).get("general.alignment", 32)
     alignment = alignment if isinstance(alignment, int) else 32
-    records, data = b"", b""
+    records, data = b"", bytearray()
     for tensor in tensors:
         data += bytes(-len(data) % alignment)
         offset = len(data) if tensor.offset is None else tensor.offset
