@@ -73,7 +73,7 @@ HYPERPARAMETERS = {
 _MOST = {"patch": 1 << 8, "merge": 1 << 5, "image_size": 1 << 14, "window": 1 << 10}
 """Upper bounds of sizes that no tensor sets."""
 _LAST = ("projection.down.weight", "projection.matrix.weight")
-"""The tensor whose result is a row: the first of these that there is."""
+"""The tensor whose result is a row: the first of these that a kind has."""
 _WIDTHS = ("width", "mlp_width", "heads", "projected_width")
 _LAYERS = ("full_layers", "deepstack_layers", "feature_layers")
 
@@ -104,9 +104,10 @@ class EyesHyperparameters(Hyperparameters):
         layers = self.integer("layers")
         if not isinstance(listed, list) or len(listed) > layers + 1:
             self.fail(name, "must be a list of layers, each once at most")
+        most = layers if name == "feature_layers" else layers - 1  # states also before the first
         for one in listed:
-            if isinstance(one, bool) or not isinstance(one, int) or not 0 <= one <= layers:
-                self.fail(name, f"names layer {one!r}; there are {layers}")
+            if isinstance(one, bool) or not isinstance(one, int) or not 0 <= one <= most:
+                self.fail(name, f"names layer {one!r}, but at most {most} is possible")
 
 
 class Source(Protocol):
@@ -264,7 +265,7 @@ def check_fits(eyes: EyesCheckpoint, text: Checkpoint) -> None:
     Raises:
         ModelFileError: the last tensor of the projection is missing, or has other rows.
     """
-    last = next((one for one in _LAST if one in eyes.tensors), _LAST[0])
+    last = next(one for one in _LAST if eyes.label(one) != one)
     width, tensor = text.hyperparameters.integer("width"), eyes.tensors.get(last)
     if tensor is None:
         label = eyes.label(last)

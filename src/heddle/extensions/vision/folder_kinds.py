@@ -57,7 +57,7 @@ class FolderEyes:
 def _inverse(key: str, value: object) -> object:
     """1 divided by the value, which must be the inverse of a whole number."""
     number = value if isinstance(value, int | float) and not isinstance(value, bool) else 0
-    if not 0 < number <= 1 or not (1 / number).is_integer():
+    if not 2**-16 < number <= 1 or not (1 / number).is_integer():
         raise ModelFileError(f"{key} must be 1 over a whole number, got {value!r}", field=key)
     return int(1 / number)
 

@@ -97,8 +97,8 @@ def origins(
 def _origin(name: str, label: str, shape: Shape, names: Names) -> dict[str, Origin]:
     """The tensor `name`, or the parts of a fused one."""
     stem, _, kind = name.rpartition(".")
-    if not shape or len(shape) > 5:
-        raise _wrong(label, shape, "one axis to five")
+    if not shape or 0 in shape:
+        raise _wrong(label, shape, "elements along one axis or more")
     if stem.endswith("attention.qkv"):
         return dict(_taken_apart(stem, kind, label, shape))
     if name == "patches.weight":
