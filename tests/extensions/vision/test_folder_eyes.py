@@ -188,3 +188,12 @@ def test_an_absent_tensor_is_named_as_the_files_name_it(tmp_path: Path) -> None:
         with pytest.raises(ModelFileError, match=r"tokenizer of the eyes is missing"):
             eyes.tokenizer()
         assert eyes.recommended().checked() == {}
+
+
+def test_a_tower_may_be_named_without_its_inner_model(tmp_path: Path) -> None:
+    state = {name.replace("vision_model.", ""): one for name, one in GEMMA3.eyes_state().items()}
+    model = replace(GEMMA3, eyes=lambda random: state)
+    with HuggingFaceCheckpoint.open(model.write_folder(tmp_path)) as checkpoint:
+        eyes = eyes_of(checkpoint)
+        assert eyes is not None
+        assert {label for name in eyes.tensors for label in eyes.sources(name)} == set(state)

@@ -20,7 +20,7 @@ from tiny_eyes import (
 from tiny_mmproj import metadata, write_mmproj
 from tiny_mmproj import tensors as mmproj_tensors
 
-from gguf_writer import write_gguf
+from gguf_writer import Tensor, write_gguf
 from heddle.errors import HeddleError, ModelFileError, UnsupportedModelError
 from heddle.extensions.vision.files import eyes_of
 from heddle.extensions.vision.gguf_eyes import gguf_eyes
@@ -198,3 +198,14 @@ def test_matrices_of_older_files_may_have_each_others_names(tmp_path: Path) -> N
         assert eyes.hyperparameters.integer("mlp_width") == 36
         for name in expected.tensors:
             np.testing.assert_array_equal(eyes.read(name), expected.read(name), err_msg=name)
+
+
+def test_older_files_of_qwen_have_positions_that_mean_nothing(tmp_path: Path) -> None:
+    zeros = Tensor.of("v.position_embd.weight", np.zeros((10, 10), np.float32))
+    tensors = [*mmproj_tensors(QWEN2_VL), zeros]
+    mmproj = write_gguf(tmp_path / "mmproj.gguf", metadata(QWEN2_VL), tensors)
+    with (
+        GGUFCheckpoint.open(QWEN2_VL.text.write(tmp_path / "text.gguf")) as text,
+        gguf_eyes(mmproj, text) as eyes,
+    ):
+        assert "positions.weight" not in eyes.tensors

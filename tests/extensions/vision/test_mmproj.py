@@ -164,3 +164,13 @@ def test_eyes_are_not_fetched_for_a_model_that_does_not_see(hub: FakeHub, tmp_pa
     hub.repositories["org/tiny"] = Repository.of({"a-F32.gguf": text, "mmproj-F16.gguf": b"GGUF"})
     found(hub, tmp_path, "org/tiny")
     assert hub.fetched() == ["a-F32.gguf"]
+
+
+def test_a_folder_is_fetched_with_what_prepares_its_pictures(hub: FakeHub, tmp_path: Path) -> None:
+    folder = IDEFICS3.write_folder(tmp_path / "folder")
+    (folder / "preprocessor_config.json").write_text("{}")
+    (folder / "video_preprocessor_config.json").write_text("{}")
+    files = {file.name: file.read_bytes() for file in folder.iterdir()}
+    hub.repositories["org/tiny"] = Repository.of(files)
+    found(hub, tmp_path, "org/tiny")
+    assert set(hub.fetched()) == set(files) - {"video_preprocessor_config.json"}

@@ -117,8 +117,12 @@ _SIGLIP_VALUES = {
     **{"image_size": 224, "patch": 16, "activation": "gelu_pytorch_tanh"},
 }
 _CLIP_VALUES = {**_SIGLIP_VALUES, "norm_eps": 1e-5, "patch": 32, "activation": "quick_gelu"}
-_TOWERS = ("vision_tower.vision_model.", "model.vision_tower.vision_model.")
 _BARE_TOWERS = ("vision_tower.", "model.vision_tower.")
+_TOWERS = (
+    "vision_tower.vision_model.",
+    "model.vision_tower.vision_model.",
+    *_BARE_TOWERS,
+)
 _PROJECTIONS = ("multi_modal_projector.", "model.multi_modal_projector.")
 _TWO_LINEAR = {"projection.up": "%linear_1", "projection.down": "%linear_2"}
 
@@ -177,8 +181,8 @@ _LFM2_VL = FolderEyes(
         ),
         channels_last=True,
     ),
-    encoders=_TOWERS[::-1],
-    projections=_PROJECTIONS[::-1],
+    encoders=_TOWERS,
+    projections=_PROJECTIONS,
     values={**_SIGLIP_VALUES, "image_size": None},
     read=lambda whole, vision: {
         "merge": whole.get("downsample_factor", 2),

@@ -97,7 +97,8 @@ class GGUFEyes:
 
     Attributes:
         kind: its canonical name.
-        outside: parts outside of layers beside the usual ones, by canonical part.
+        outside: parts outside of layers beside the usual ones, by canonical part; empty: such a
+            tensor means nothing.
         texts: values of `general.architecture` of text models that may have such eyes.
         values: values that files do not have.
         merge: key of the number of patches along the side of what becomes one row; empty: none.
@@ -162,6 +163,7 @@ def _features(metadata: Metadata, shapes: Shapes) -> dict[str, object]:
 
 
 _QWEN = {"projection.norm": "v.post_ln", "projection.up": "mm.0", "projection.down": "mm.2"}
+_QWEN2 = {**_QWEN, "positions": ""}  # older files have zeros there
 _QWEN_VALUES = {"merge": 2, "projection_activation": "gelu_erf", "rope.base": 10_000.0}
 _TWO_LINEAR = {"projection.up": "mm.1", "projection.down": "mm.2"}
 _GELU_BETWEEN = {"projection_activation": "gelu_erf"}
@@ -186,7 +188,7 @@ KINDS: Mapping[str, GGUFEyes] = {
     ),
     "qwen2vl_merger": GGUFEyes(
         kind="qwen2_vl",
-        outside=_QWEN,
+        outside=_QWEN2,
         texts=("qwen2vl",),
         values=_QWEN_VALUES,
         merge=_MERGE,
@@ -194,7 +196,7 @@ KINDS: Mapping[str, GGUFEyes] = {
     ),
     "qwen2.5vl_merger": GGUFEyes(
         kind="qwen2_5_vl",
-        outside=_QWEN,
+        outside=_QWEN2,
         texts=("qwen2vl",),
         values=_QWEN_VALUES,
         merge=_MERGE,
@@ -316,7 +318,7 @@ def _eyes(file: GGUFFile, text: Checkpoint) -> EyesCheckpoint:
     read = _read(kind, file, text.hyperparameters.integer("width"))
     row_break = next((one for one in _ROW_BREAKS if one in source.labels), _ROW_BREAKS[0])
     names = Names(
-        outside={**_OUTSIDE, **kind.outside},
+        outside={part: name for part, name in {**_OUTSIDE, **kind.outside}.items() if name},
         prefix="v.blk.",
         layer=_LAYER,
         exact={"first.weight": "v.class_embd", "row_break.weight": row_break},
