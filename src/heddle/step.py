@@ -143,9 +143,9 @@ class Sight:
 
     Attributes:
         places: (tokens, axes) int32, what rotations of several axes turn by; None: the positions.
-        runs: (tokens, kinds, 2) int32: the positions [begin, end) of the run that a token is in, for
-            each kind of runs. They begin and end in ascending order, and end within the chunk. None:
-            each token is a run.
+        runs: (tokens, kinds, 2) int32: the positions [begin, end) of the run that a token is in,
+            for each kind of runs. They begin and end in ascending order, and end within the chunk.
+            None: each token is a run.
         rows: (first token, rows) of each picture: float32 (n, columns) for as many tokens.
     """
 

@@ -206,8 +206,8 @@ class LoadedModel:
         """The prompt as token ids and looks.
 
         Raises:
-            InvalidRequestError: the model is blind, the text has not one mark for each picture, or a
-                picture cannot be seen.
+            InvalidRequestError: the model is blind, the text has not one mark for each picture, or
+                a picture cannot be seen.
         """
         if self.eyes is None:
             raise InvalidRequestError(

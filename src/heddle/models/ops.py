@@ -56,8 +56,8 @@ class RopeSpec:
         temperature: one more factor on the rotated elements, which depends on the position.
         first: index of the first rotated element of a head.
         offset: what is added to each position.
-        axes: for each pair, the axis whose place turns it, in pictures and texts with pictures (Wang
-            et al. 2024, arXiv:2409.12191, section 2.1); empty: positions turn all pairs.
+        axes: for each pair, the axis whose place turns it, in pictures and texts with pictures
+            (Wang et al. 2024, arXiv:2409.12191, section 2.1); empty: positions turn all pairs.
     """
 
     dim: int
@@ -142,8 +142,8 @@ class AttentionSpec:
         causal: whether a token sees no later positions. If not, `window` counts on either side, and
             one step must compute the whole sequence.
         bias: what joins the scores by distance, after scale and cap; None: nothing.
-        runs: the kind of runs (:class:`heddle.step.Sight`) that a token sees to their ends; 0: none.
-            Without `causal` it sees its run alone.
+        runs: the kind of runs (:class:`heddle.step.Sight`) that a token sees to their ends; 0:
+            none. Without `causal` it sees its run alone.
     """
 
     heads: int

@@ -49,8 +49,8 @@ def rope(
 def axes_of_pairs(read: Hyperparameters, pairs: int) -> tuple[int, ...]:
     """The axis whose place turns each pair: 0 time, 1 height, 2 width; empty: there are no axes.
 
-    Wang et al. 2024 (arXiv:2409.12191, section 2.1). In Qwen3-VL and Qwen3.5 the axes alternate: pair
-    3i + 1 turns by height and pair 3i + 2 by width, as long as these have pairs left.
+    Wang et al. 2024 (arXiv:2409.12191, section 2.1). In Qwen3-VL and Qwen3.5 the axes alternate:
+    pair 3i + 1 turns by height and pair 3i + 2 by width, as long as these have pairs left.
 
     Raises:
         ModelFileError: the sections have not so many pairs.

@@ -557,8 +557,8 @@ def _attention(
 ) -> Array:
     """Attention of queries from position `start` on, over all positions up to the last query.
 
-    :attr:`SequenceState.coded` describes `coded`. Keys and values of q4 are rotated. Queries see the
-    runs of `sight`.
+    :attr:`SequenceState.coded` describes `coded`. Keys and values of q4 are rotated. Queries see
+    the runs of `sight`.
     """
     queries, positions = len(q), len(keys)
     group = spec.heads // spec.kv_heads

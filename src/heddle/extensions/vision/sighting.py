@@ -213,8 +213,8 @@ class ModelEyes:
     ) -> NDArray[np.int32]:
         """Time, height and width of each token (Wang et al. 2024, arXiv:2409.12191, section 2.1).
 
-        A picture has one time; its rows have the places of a grid after the text before it. The text
-        after it goes on behind the largest of its places.
+        A picture has one time; its rows have the places of a grid after the text before it. The
+        text after it goes on behind the largest of its places.
         """
         places = np.zeros((len(tokens), 3), np.int32)
         position = after = 0

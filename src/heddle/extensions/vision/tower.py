@@ -1,9 +1,9 @@
 """The vision transformers of all kinds of eyes, over `Ops`.
 
 A tower reads patches, of which each is a row: its pixels in the order of the columns of the matrix
-`patches`, then the vector of its position if the eyes have learned ones. The patches of a square that
-becomes one row of the text model are consecutive, from left to right and then down. A token before
-all patches comes last here: attention does not know an order.
+`patches`, then the vector of its position if the eyes have learned ones. The patches of a square
+that becomes one row of the text model are consecutive, from left to right and then down. A token
+before all patches comes last here: attention does not know an order.
 """
 
 from __future__ import annotations
