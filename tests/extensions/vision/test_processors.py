@@ -276,6 +276,7 @@ HOSTILE: list[tuple[Callable[..., Processor], dict[str, object], str]] = [
     (llava_next_of, {"image_grid_pinpoints": [[224, 448]] * 257}, "image_grid_pinpoints"),
     (llava_next_of_gguf, {"clip.vision.image_grid_pinpoints": [224]}, "image_grid_pinpoints"),
     (llama4_of, {"size": 1024}, "max_patches"),
+    (llama4_of, {"pixel_shuffle_ratio": 0.0}, "pixel_shuffle_ratio"),
     (glm4v_of, {"size": {"shortest_edge": 5000, "longest_edge": 4000}}, "size"),
     (gemma4_of, {"max_soft_tokens": 1121}, "max_soft_tokens"),
     (gemma4_of, {"max_soft_tokens": 1120, "patch_size": 64}, "max_soft_tokens"),
@@ -348,6 +349,12 @@ def test_llava_next_says_which_rows_are_kept() -> None:
     assert processor.kept(672, 672) == Kept(2, 2, 0, 0, 48, 48)  # type: ignore[attr-defined]
     assert processor.kept(672, 600) == Kept(2, 2, 3, 0, 42, 48)  # type: ignore[attr-defined]
     assert processor.kept(300, 672) == Kept(2, 1, 0, 1, 48, 22)  # type: ignore[attr-defined]
+
+
+def test_llama_4_shuffles_pixels_as_the_file_says() -> None:
+    assert llama4_of({}).count(336, 336) == 144
+    assert llama4_of({"pixel_shuffle_ratio": 1 / 3}).count(336, 336) == 64
+    assert llama4_of_gguf({"clip.vision.projector.scale_factor": 3}).count(336, 336) == 64
 
 
 def test_lfm2_vl_leaves_out_the_thumbnail() -> None:

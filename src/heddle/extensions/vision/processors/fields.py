@@ -6,6 +6,7 @@ memory than `MOST_PIXELS` says.
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
@@ -158,6 +159,4 @@ def of_clip(metadata: Values, names: Mapping[str, str]) -> dict[str, object]:
 
 def fail(key: str, value: object, expected: str) -> NoReturn:
     """Raise the error of a wrong value."""
-    shown = repr(value)
-    shown = shown if len(shown) <= 80 else f"{shown[:80]}..."
-    raise ModelFileError(f"{key} must be {expected}, got {shown}", field=key)
+    raise ModelFileError(f"{key} must be {expected}, got {reprlib.repr(value)}", field=key)

@@ -20,6 +20,7 @@ from heddle.extensions.vision.processors.fields import (
     check_most,
     check_true,
     flag,
+    number,
     of_clip,
     resampling,
     square,
@@ -112,9 +113,10 @@ def llama4_of(values: Values) -> Llama4:
     most = whole(values, "max_patches", 16, 1, MOST_TILES)
     check_most("max_patches", most, (most + 1) * side**2, MOST_PIXELS, "pixels in tiles")
     patches = side // whole(values, "patch_size", 14, 1, side)
+    ratio = number(values, "pixel_shuffle_ratio", 0.5, 0.125, 1.0)
     return Llama4(
         side=side,
-        rows=patches**2 // whole(values, "downsample_ratio", 4, 1, 64),
+        rows=patches**2 // round(1 / ratio**2),
         enlarges=flag(values, "resize_to_max_canvas", False),
         canvases=_canvases(most),
         resampling=resampling(values, Resampling.BILINEAR),
@@ -128,7 +130,7 @@ def llama4_of_gguf(metadata: Values) -> Llama4:
     clip = of_clip(metadata, names)
     merge = whole(clip, "merge", 2, 1, 8)
     size = whole(clip, "size", 336, 1, LONGEST_SIDE)
-    return llama4_of({**clip, "size": size, "downsample_ratio": merge**2})
+    return llama4_of({**clip, "size": size, "pixel_shuffle_ratio": 1 / merge})
 
 
 def _canvases(most: int) -> tuple[tuple[int, int], ...]:
