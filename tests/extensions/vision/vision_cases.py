@@ -125,13 +125,13 @@ CASES = {
         {"image_seq_length": 9},
         is_small=True,
     ),
-    "lfm2_vl": Case("lfm2_vl", lfm2_vl_of, {}, levels=1),
+    "lfm2_vl": Case("lfm2_vl", lfm2_vl_of, {}, levels=2),
     "lfm2_vl_small": Case(
         "lfm2_vl",
         lfm2_vl_of,
         {"max_image_tokens": 32, "min_image_tokens": 8, "tile_size": 64},
         is_small=True,
-        levels=1,
+        levels=2,
     ),
     "llava": Case(
         "llava", llava_of, {"size": {"shortest_edge": 336}, "crop_size": _square(336)}, _LLAVA
@@ -182,14 +182,14 @@ CASES = {
         _LLAVA,
         is_small=True,
     ),
-    "llama4": Case("llama4", llama4_of, {}, levels=1),
-    "llama4_small": Case("llama4", llama4_of, {"size": _square(56)}, is_small=True, levels=1),
+    "llama4": Case("llama4", llama4_of, {}, levels=2),
+    "llama4_small": Case("llama4", llama4_of, {"size": _square(56)}, is_small=True, levels=2),
     "llama4_large": Case(
         "llama4",
         llama4_of,
         {"size": _square(56), "resize_to_max_canvas": True},
         is_small=True,
-        levels=1,
+        levels=2,
     ),
     "glm4v": Case("glm4v", glm4v_of, {"size": {"shortest_edge": 12544, "longest_edge": 9633792}}),
     "glm4v_small": Case(
