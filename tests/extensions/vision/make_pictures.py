@@ -74,6 +74,12 @@ def rows_of(network: Any, model: TinyEyes, given: dict[str, Any]) -> torch.Tenso
     return rows.reshape(-1, rows.shape[-1])
 
 
+def deeper_of(network: Any, given: dict[str, Any]) -> list[torch.Tensor]:
+    """The rows for each of the first layers of the text model, of networks that have them."""
+    found = network.model.get_image_features(**given) if hasattr(network, "model") else None
+    return [torch.cat(list(one)) for one in getattr(found, "deepstack_features", None) or []]
+
+
 def logits_of(
     network: Any, model: TinyEyes, given: dict[str, Any], rows: torch.Tensor
 ) -> torch.Tensor:
@@ -103,6 +109,7 @@ def values(model: TinyEyes) -> dict[str, list[Any]]:
         rows = rows_of(network, model, given)
         assert len(rows) == model.rows, rows.shape
         logits = logits_of(network, model, given, rows)
+        rows = torch.cat([rows, *deeper_of(network, given)], dim=1)
     return {"rows": _short(rows), "logits": _short(logits)}
 
 

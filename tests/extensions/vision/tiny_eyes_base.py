@@ -101,7 +101,10 @@ class TinyEyes:
         return [*TOKENS[:BEFORE], *[IMAGE] * self.rows, *TOKENS[BEFORE:]]
 
     def expected(self) -> dict[str, np.ndarray]:
-        """By `transformers`: `rows` (rows, width) of the picture; `logits` after the prompt."""
+        """By `transformers`: `rows` (rows, columns) of the picture; `logits` after the prompt.
+
+        The columns are those for the input, then those for each of the first layers.
+        """
         found = json.loads((DATA / f"{self.name}.json").read_text())
         return {name: np.array(found[name], np.float32) for name in found if name != "made_with"}
 
