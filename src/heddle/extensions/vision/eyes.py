@@ -9,7 +9,7 @@ Canonical names of tensors, each followed by `.weight` or `.bias`::
     first: (width,), a token before the patches;  positions: (rows, width)
     pre_norm, output_norm: before and after the layers
     layers.{i}.{attention_norm,mlp_norm}, layers.{i}.attention.{q,k,v,output,q_norm,k_norm}
-    layers.{i}.mlp.{gate,up,down}, layers.{i}.{attention_scale,mlp_scale}: factors, by element
+    layers.{i}.mlp.{gate,up,down}
     adapter.{up,down}: of Llama 4, between the layers and the projection
     projection.{norm,matrix,gate,up,down,merge,middle_norm}: to the width of the text model
     deepstack.{k}.{norm,up,down}: projections to the states after layer k of the text model
@@ -54,6 +54,7 @@ HYPERPARAMETERS = {
     "norm_eps": "term that a norm adds to the variance, or to the mean square",
     "activation": "of feed-forward layers: gelu, gelu_exact, gelu_quick or silu",
     "projection_activation": "of the projection; the same names",
+    "projection_norm_eps": "the same term, of norms of the projection",
     "patch": "pixels along the side of a patch",
     "image_size": "pixels along the side of a tile, or of the largest picture",
     "text_width": "elements of the hidden state of the text model",

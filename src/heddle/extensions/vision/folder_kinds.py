@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from heddle.errors import ModelFileError
+from heddle.errors import ModelFileError, UnsupportedModelError
 from heddle.extensions.vision.naming import Names
 
 if TYPE_CHECKING:
@@ -250,7 +250,9 @@ _PIXTRAL_NAMES = Names(
 
 def _pixtral(whole: Config, vision: Config) -> dict[str, object]:
     is_merged = whole.get("model_type") == "mistral3"
+    text = whole.get("text_config")
     return {
+        "projection_norm_eps": text.get("rms_norm_eps") if isinstance(text, dict) else None,
         **_features(whole, vision.get("num_hidden_layers", 24), "vision_feature_layer", -1),
         "norm_eps": 1e-5,
         "merge": whole.get("spatial_merge_size", 2) if is_merged else 1,
@@ -412,8 +414,11 @@ _GLM4V = FolderEyes(
 def _internvl(whole: Config, vision: Config) -> dict[str, object]:
     layers = vision.get("num_hidden_layers", 24)
     key = "select_layer" if "select_layer" in whole else "vision_feature_layer"
+    if whole.get(key, -1) not in (-1, layers):
+        raise UnsupportedModelError(
+            f"config.json: {key} {whole[key]!r} is not supported; supported: -1", param=key
+        )
     return {
-        **_features(whole, layers, key, -1),
         "merge": _inverse("downsample_ratio", whole.get("downsample_ratio", 0.5)),
         "projection_activation": whole.get("projector_hidden_act", "gelu"),
     }

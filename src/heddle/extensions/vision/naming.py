@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     Shape = tuple[int, ...]
 
 _FUSED = ("q", "k", "v")
+_SCALED = {"attention_scale": "attention.output", "mlp_scale": "mlp.down"}
+"""The matrix whose result a scale of a layer multiplies, by the scale's part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,30 @@ def origins(
     for name, label in table.items():
         if label in stored:
             found |= _origin(name, label, stored[label], names)
-    return found
+    return _with_scales(found)
+
+
+def _with_scales(found: Mapping[str, Origin]) -> dict[str, Origin]:
+    """The tensors, with the scales of layers as factors on the matrices before them."""
+    scaled = {name: one for name, one in found.items() if not name.endswith("_scale.weight")}
+    for name in found.keys() - scaled.keys():
+        before, part = name.removesuffix(".weight").rsplit(".", 1)
+        for kind in ("weight", "bias"):
+            product = f"{before}.{_SCALED[part]}.{kind}"
+            if product in scaled:
+                scaled[product] = _times(scaled[product], found[name])
+    return scaled
+
+
+def _times(origin: Origin, scale: Origin) -> Origin:
+    """The rows of a tensor, which is stored as it is, times the elements of a vector."""
+    if scale.shape != origin.shape[:1]:
+        raise _wrong(scale.labels[0], scale.shape, f"as many elements as {origin.labels[0]} rows")
+
+    def make(given: list[Floats]) -> Floats:
+        return given[0] * given[1].reshape(-1, *(1,) * (given[0].ndim - 1))
+
+    return Origin((*origin.labels, *scale.labels), origin.shape, make=make)
 
 
 def _origin(name: str, label: str, shape: Shape, names: Names) -> dict[str, Origin]:
@@ -103,15 +128,18 @@ def _origin(name: str, label: str, shape: Shape, names: Names) -> dict[str, Orig
         return dict(_taken_apart(stem, kind, label, shape))
     if name == "patches.weight":
         return {name: _patches(label, shape, channels_last=names.channels_last)}
+    if name == "projection.merge.weight":
+        return {name: _merge(label, shape)}
     if name in names.transposed:
         return {name: Origin((label,), shape[::-1], make=lambda found: found[0].T)}
     if name in names.without_one:
         return {name: Origin((label,), shape, make=lambda found: found[0] + np.float32(1))}
     if name in ("first.weight", "row_break.weight") or name.endswith("_scale.weight"):
         shape = (prod(shape),)
-    elif name in ("positions.weight", "projection.merge.weight"):
-        # Positions may have an axis of one element first; a merge may be a convolution.
-        rows = shape[1] if name == "positions.weight" and len(shape) == 3 else shape[0]
+    elif name == "positions.weight":
+        rows = (
+            shape[1] if len(shape) == 3 else shape[0]
+        )  # there may be an axis of one element first
         shape = (rows, prod(shape) // rows)
     return {name: Origin((label,), shape)}
 
@@ -144,6 +172,23 @@ def _patches(label: str, shape: Shape, *, channels_last: bool) -> Origin:
         flat = (shape[0], 3 * prod(shape[3:]))
         return Origin((label,), flat, make=lambda found: found[0].reshape(shape).sum(2))
     raise _wrong(label, shape, "three channels")
+
+
+def _merge(label: str, shape: Shape) -> Origin:
+    """The matrix that makes one state of those of a square, patch by patch.
+
+    The files have each element of a state of all patches together, as convolutions have them.
+    """
+    rows, columns = shape[0], prod(shape[1:])
+    width = shape[1] if len(shape) == 4 else rows
+    is_square = len(shape) == 2 or (len(shape) == 4 and shape[2] == shape[3])
+    if not is_square or columns % width:
+        raise _wrong(label, shape, "columns of a square of states")
+
+    def make(given: list[Floats]) -> Floats:
+        return given[0].reshape(rows, width, -1).swapaxes(1, 2).reshape(rows, columns)
+
+    return Origin((label,), (rows, columns), make=make)
 
 
 def _channels_first(values: Floats, axes: Shape) -> Floats:

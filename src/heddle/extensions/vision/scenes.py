@@ -10,12 +10,11 @@ import numpy as np
 from heddle.pictures import Scene
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float32]
-    Ints = NDArray[np.int32]
 
 
 class PositionVectors(Protocol):
@@ -34,8 +33,9 @@ class Cutter:
         patch: pixels of a side of a patch.
         merge: patches of a side of the square that becomes one row of the text model.
         positions: the vectors of positions; None: there are none.
-        first: the vector (width,) of the token that comes last; None: there is none.
+        first: the vector (width,) of the token that comes last, with place 0; None: there is none.
         window: squares of a side of a window; 0: there are no windows.
+        begin: place of the first patch on both axes.
     """
 
     patch: int
@@ -43,6 +43,7 @@ class Cutter:
     positions: PositionVectors | None = None
     first: Floats | None = None
     window: int = 0
+    begin: int = 0
 
     def scene(self, tile: Floats) -> Scene:
         """The scene of a tile (height, width, 3), whose sides are multiples of a square's."""
@@ -53,7 +54,7 @@ class Cutter:
         values = patches.reshape(rows * columns, -1)[order]
         if self.positions is not None:
             values = np.concatenate([values, self.positions(rows, columns)[order]], axis=1)
-        places = np.stack([order // columns, order % columns], axis=1)
+        places = np.stack([order // columns, order % columns], axis=1) + self.begin
         whole = np.broadcast_to([0, len(order)], (len(order), 2))
         runs = np.stack([whole, self._windows(order, rows, columns) if self.window else whole], 1)
         if self.first is not None:
@@ -108,41 +109,3 @@ class Cutter:
         squares = order[:: self.merge**2]
         back = np.argsort(squares)
         return lambda rows: rows[back]
-
-
-def bucketed(table: Floats, side: int) -> PositionVectors:
-    """Vectors of a grid of `side` buckets, in which a patch falls by its place in the tile.
-
-    Dehghani et al. 2023 (arXiv:2307.06304, section 2.1), as in Idefics 2 and 3.
-    """
-
-    def of(rows: int, columns: int) -> Floats:
-        down, across = (np.arange(count) * side // count for count in (rows, columns))
-        found: Floats = table[(down[:, None] * side + across).reshape(-1)]
-        return found
-
-    return of
-
-
-def bilinear(table: Floats, side: int) -> PositionVectors:
-    """Vectors of a grid whose corners are those of the square of `side` stored ones (Qwen3-VL)."""
-    square = table.reshape(side, side, -1)
-
-    def of(rows: int, columns: int) -> Floats:
-        down, across = (
-            np.linspace(0, side - 1, count, dtype=np.float32) for count in (rows, columns)
-        )
-        top, left = down.astype(np.int64), across.astype(np.int64)
-        below, right = np.minimum(top + 1, side - 1), np.minimum(left + 1, side - 1)
-        y, x = (down - top)[:, None, None], (across - left)[None, :, None]
-        upper = square[top][:, left] * (1 - x) + square[top][:, right] * x
-        lower = square[below][:, left] * (1 - x) + square[below][:, right] * x
-        found: Floats = (upper * (1 - y) + lower * y).astype(np.float32)
-        return found.reshape(rows * columns, -1)
-
-    return of
-
-
-def scenes_of(cutter: Cutter, tiles: Sequence[Floats]) -> list[Scene]:
-    """The scenes of a picture's tiles."""
-    return [cutter.scene(tile) for tile in tiles]

@@ -31,19 +31,23 @@ _LANES = 16
 """Heads in the KV cache have a multiple of so many elements."""
 
 
-def spatial_rope(dim: int, base: float, *, alternating: bool = False) -> RopeSpec:
+def spatial_rope(
+    dim: int, base: float, *, alternating: bool = False, interleaved: bool = False
+) -> RopeSpec:
     """A rotation by rows and columns: half of the pairs of a head turn by each.
 
     The pairs of an axis have the frequencies base**(-4i / dim) for i from 0 on (Qwen2-VL). If
     `alternating`, those of rows are base**(-4i / dim), and those of columns base**(-(4i + 2) / dim)
-    (Pixtral).
+    (Pixtral). If `interleaved`, pairs are neighbours, and columns come first (Llama 4).
     """
     each = dim // 4
     exponents = [4 * i / dim for i in range(each)]
     later = 2 / dim if alternating else 0.0
     wanted = [*exponents, *(one + later for one in exponents)]
     factors = tuple(base ** (one - 2 * i / dim) for i, one in enumerate(wanted))
-    return RopeSpec(dim, base, False, factors, axes=(0,) * each + (1,) * each)
+    first = 1 if interleaved else 0
+    axes = (first,) * each + (1 - first,) * each
+    return RopeSpec(dim, base, interleaved, factors, axes=axes)
 
 
 def turned(ops: Ops[A, W], x: A, columns: int, activation: str) -> A:
@@ -117,6 +121,7 @@ class Tower:
         row_width: columns of the rows that the projection makes.
         projection: makes them.
         has_positions: whether patches bring the vectors of their positions.
+        norm_first: whether the norm before the layers is before positions are added, too.
         rope: rotation of queries and keys; None: there is none.
         activation: of the feed-forward layers.
         features: numbers of layers after which the projection reads states, beside the last one.
@@ -131,6 +136,7 @@ class Tower:
     row_width: int
     projection: Projection
     has_positions: bool = False
+    norm_first: bool = False
     rope: RopeSpec | None = None
     activation: str = "gelu"
     features: tuple[int, ...] = field(default=())
@@ -188,23 +194,29 @@ class Tower:
     def forward(self, ops: Ops[A, W], weights: TowerWeights[W], batch: Batch[A]) -> A:
         """See :class:`heddle.models.eyes.Eyes`."""
         assert batch.states is not None, "eyes read patches"
-        x = batch.states
-        if self.has_positions:
-            positions = ops.take_columns(x, self.patch_columns, self.width)
-            x = ops.linear(ops.take_columns(x, 0, self.patch_columns), weights.patches)
-            x = ops.add(x, positions)
-        else:
-            x = ops.linear(x, weights.patches)
-        if weights.pre_norm is not None:
-            x = apply_norm(ops, weights.pre_norm, x, self.norm_eps)
+        x = self._begun(ops, weights, batch.states)
         states: list[A] = []
         for index, layer in enumerate(weights.layers):
-            if index in self.features:  # the number of layers before it
-                states.append(ops.take_columns(x, 0, self.width))
             x = self._through(ops, layer, x, batch.positions, self.runs[index])
+            if index + 1 in self.features:
+                states.append(ops.take_columns(x, 0, self.width))
         if weights.output_norm is not None:
             x = apply_norm(ops, weights.output_norm, x, self.norm_eps)
         return self.projection.forward(ops, weights.projection, [*states, x], batch.rows)
+
+    def _begun(self, ops: Ops[A, W], weights: TowerWeights[W], patches: A) -> A:
+        """The state before the layers."""
+        norm, x = weights.pre_norm, patches
+        if self.has_positions:
+            x = ops.take_columns(x, 0, self.patch_columns)
+        x = ops.linear(x, weights.patches)
+        if norm is not None and self.norm_first:
+            x = apply_norm(ops, norm, x, self.norm_eps)
+        if self.has_positions:
+            x = ops.add(x, ops.take_columns(patches, self.patch_columns, self.width))
+        if norm is not None and not self.norm_first:
+            x = apply_norm(ops, norm, x, self.norm_eps)
+        return x
 
     def _through(
         self, ops: Ops[A, W], weights: TowerLayerWeights[W], x: A, positions: A, runs: int
