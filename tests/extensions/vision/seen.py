@@ -11,7 +11,7 @@ from heddle import _native
 from heddle.executors.cpu.encoder import CpuEncoder
 from heddle.extensions.vision.files import eyes_of
 from heddle.extensions.vision.kinds import kind_of
-from heddle.extensions.vision.processors.llava_next import Kept
+from heddle.extensions.vision.processors.prepared import Kept
 from heddle.pictures import Look
 from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint
 
@@ -37,9 +37,10 @@ def eyes_in(folder: Path, model: TinyEyes, **changes: object) -> Iterator[EyesCh
         yield eyes
 
 
-def look_at(kind: Kind, tiles: Sequence[np.ndarray], rows: int, kept: Kept = KEPT) -> Look:
-    """A look at a picture of so many rows."""
-    return Look(1, rows, kind.scenes(tiles), kind.arrange(tiles, kept))
+def look_at(kind: Kind, tiles: Sequence[np.ndarray], kept: Kept = KEPT) -> Look:
+    """A look at a picture; `kept` says what stays of it if it is in lines."""
+    stays = None if kind.row_break is None else kept
+    return Look(1, kind.count(tiles, stays), kind.scenes(tiles), kind.arrange(tiles, stays))
 
 
 def rows_of(eyes: EyesCheckpoint, kind: Kind, *looks: Look, seconds: float = 60) -> np.ndarray:
@@ -57,7 +58,7 @@ def rows_of(eyes: EyesCheckpoint, kind: Kind, *looks: Look, seconds: float = 60)
 def seen(eyes: EyesCheckpoint, model: TinyEyes) -> np.ndarray:
     """The rows of the model's picture."""
     kind = kind_of(eyes)
-    return rows_of(eyes, kind, look_at(kind, model.each_tile(), model.rows))
+    return rows_of(eyes, kind, look_at(kind, model.each_tile()))
 
 
 def distance(found: np.ndarray, expected: np.ndarray) -> float:

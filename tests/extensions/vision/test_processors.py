@@ -22,14 +22,10 @@ from heddle.extensions.vision.processors.internvl import internvl_of, internvl_o
 from heddle.extensions.vision.processors.lfm2_vl import lfm2_vl_of, lfm2_vl_of_gguf
 from heddle.extensions.vision.processors.llama4 import llama4_of, llama4_of_gguf
 from heddle.extensions.vision.processors.llava import llava_of, llava_of_gguf
-from heddle.extensions.vision.processors.llava_next import (
-    Kept,
-    llava_next_of,
-    llava_next_of_gguf,
-)
+from heddle.extensions.vision.processors.llava_next import llava_next_of, llava_next_of_gguf
 from heddle.extensions.vision.processors.normalising import Normaliser
 from heddle.extensions.vision.processors.pixtral import pixtral_of, pixtral_of_gguf
-from heddle.extensions.vision.processors.prepared import MOST_PIXELS
+from heddle.extensions.vision.processors.prepared import MOST_PIXELS, Kept
 from heddle.extensions.vision.processors.qwen_vl import qwen_vl_of, qwen_vl_of_gguf
 
 if TYPE_CHECKING:
@@ -348,6 +344,7 @@ def test_llava_next_says_which_rows_are_kept() -> None:
     assert processor.kept(672, 672) == Kept(2, 2, 0, 0, 48, 48)  # type: ignore[attr-defined]
     assert processor.kept(672, 600) == Kept(2, 2, 3, 0, 42, 48)  # type: ignore[attr-defined]
     assert processor.kept(300, 672) == Kept(2, 1, 0, 1, 48, 22)  # type: ignore[attr-defined]
+    assert processor.prepare(picture(300, 672)).kept == Kept(2, 1, 0, 1, 48, 22)
 
 
 def test_llama_4_shuffles_pixels_as_the_file_says() -> None:

@@ -59,7 +59,7 @@ def test_company_and_pieces_change_no_bit(tmp_path: Path, model: TinyEyes) -> No
         kind = kind_of(eyes)
 
         def looks() -> list:
-            return [look_at(kind, one, model.rows) for one in (tiles, others)]
+            return [look_at(kind, one) for one in (tiles, others)]
 
         alone = rows_of(eyes, kind, looks()[0])
         one, other = looks()
@@ -102,7 +102,7 @@ def test_the_row_of_the_token_before_the_patches_is_first_if_it_is_kept(tmp_path
     with eyes_in(tmp_path, LLAVA) as eyes:
         dropped = seen(eyes, LLAVA)
     with eyes_in(tmp_path, LLAVA, vision_feature_select_strategy="full") as eyes:
-        kept = seen(eyes, replace(LLAVA, rows=17))
+        kept = seen(eyes, LLAVA)
     np.testing.assert_array_equal(kept[1:], dropped)
     assert not (kept[0] == dropped).all(axis=1).any()
 
@@ -111,9 +111,9 @@ def test_lines_of_tiles_lose_their_margins(tmp_path: Path) -> None:
     tiles = LLAVA_NEXT.each_tile()
     with eyes_in(tmp_path, LLAVA_NEXT) as eyes:
         kind = kind_of(eyes)
-        whole = rows_of(eyes, kind, look_at(kind, tiles, LLAVA_NEXT.rows))
+        whole = rows_of(eyes, kind, look_at(kind, tiles))
         kept = replace(KEPT, top=1, left=2, height=2, width=4)
-        found = rows_of(eyes, kind, look_at(kind, tiles, 16 + 2 * 5, kept))
+        found = rows_of(eyes, kind, look_at(kind, tiles, kept))
     np.testing.assert_array_equal(found[:16], whole[:16])
     lines = whole[16:].reshape(4, 9, -1)
     np.testing.assert_array_equal(found[16:].reshape(2, 5, -1)[:, :4], lines[1:3, 2:6])

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from heddle.extensions.vision.kinds import Kind
+    from heddle.extensions.vision.kinds.kind import Kind
     from heddle.extensions.vision.processors.prepared import Prepared, Processor
     from heddle.pictures import Encoder, Illustrated, Picture
     from heddle.text.tokenizer.tokenizer import Tokenizer
@@ -75,8 +75,8 @@ class SeenPictures:
             OverloadedError: too many pictures wait for the eyes.
         """
         scenes = kind.scenes(prepared.tiles)
-        arrange = kind.arrange(prepared.tiles)
-        rows = kind.count(prepared.tiles)
+        arrange = kind.arrange(prepared.tiles, prepared.kept)
+        rows = kind.count(prepared.tiles, prepared.kept)
         with self._lock:
             look = self._looks.get(digest)
             if look is None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from heddle.extensions.vision.processors.llava_next import Kept
+    from heddle.extensions.vision.processors.prepared import Kept
     from heddle.extensions.vision.scenes import Cutter
     from heddle.extensions.vision.tower import Tower
     from heddle.pictures import Scene

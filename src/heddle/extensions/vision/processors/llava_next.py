@@ -27,7 +27,7 @@ from heddle.extensions.vision.processors.fields import (
 )
 from heddle.extensions.vision.processors.llava import extra_rows
 from heddle.extensions.vision.processors.normalising import CLIP_MEAN, CLIP_STD, normaliser_of
-from heddle.extensions.vision.processors.prepared import MOST_PIXELS, Prepared
+from heddle.extensions.vision.processors.prepared import MOST_PIXELS, Kept, Prepared
 from heddle.extensions.vision.processors.resizing import cut, padded, resized
 
 if TYPE_CHECKING:
@@ -39,27 +39,6 @@ if TYPE_CHECKING:
 
 _MOST_RESOLUTIONS = 256
 _USUAL = [[336, 672], [672, 336], [672, 672], [1008, 336], [336, 1008]]
-
-
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """Which rows of the encoder stand for the tiles of a picture.
-
-    The rows of all tiles form one field of `down * patches` by `across * patches` rows. Of it, a
-    margin on two sides is dropped, which has no picture. The row `image_newline` ends each line.
-
-    Attributes:
-        down, across: tiles from top to bottom and from left to right.
-        top, left: lines and columns that are dropped on either side.
-        height, width: lines and columns that are left.
-    """
-
-    down: int
-    across: int
-    top: int
-    left: int
-    height: int
-    width: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +70,7 @@ class LlavaNext:
         tiles = cut(padded(canvas, tall, wide, top, left), self.side, self.side)
         tiles.insert(0, resized(pixels, self.side, self.side, self.resampling))
         rows = self.row_token * self.count(width, height)
-        return Prepared(self.normaliser.tiles(tiles), rows)
+        return Prepared(self.normaliser.tiles(tiles), rows, self.kept(width, height))
 
     def count(self, width: int, height: int) -> int:
         kept = self.kept(width, height)

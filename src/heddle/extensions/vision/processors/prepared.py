@@ -13,6 +13,27 @@ MOST_PIXELS = 1 << 24
 """Most pixels of all tiles of one picture: 48 Mi floats, 192 MiB."""
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Which rows of the encoder stand for the tiles of a picture.
+
+    The rows of all tiles form one field of `down * patches` by `across * patches` rows. Of it, a
+    margin on two sides is dropped, which has no picture. The row `image_newline` ends each line.
+
+    Attributes:
+        down, across: tiles from top to bottom and from left to right.
+        top, left: lines and columns that are dropped on either side.
+        height, width: lines and columns that are left.
+    """
+
+    down: int
+    across: int
+    top: int
+    left: int
+    height: int
+    width: int
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Prepared:
     """What an encoder reads of one picture.
@@ -22,10 +43,12 @@ class Prepared:
             size, and of the patch size times the merge where the encoder merges patches.
         text: stands in the prompt for the placeholder. It has `Processor.row_token` once for each
             row of the encoder.
+        kept: which rows of the tiles after the first stay; None: all.
     """
 
     tiles: tuple[NDArray[np.float32], ...]
     text: str
+    kept: Kept | None = None
 
 
 class Processor(Protocol):
