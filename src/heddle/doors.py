@@ -112,6 +112,7 @@ class Extension:
         companions: functions that take the path of a GGUF model of the hub, the name of its file in
             the repository and the names of all files there. They return the names of files that are
             fetched beside it.
+        picture_reader: a value of :class:`heddle.sent_pictures.PictureReader`; empty: none.
     """
 
     settings: Sequence[str] = ()
@@ -140,6 +141,7 @@ class Extension:
     adapters: str = ""
     eyes: str = ""
     companions: Sequence[str] = ()
+    picture_reader: str = ""
 
 
 @cache

@@ -62,6 +62,10 @@ class UnsupportedParameterError(InvalidRequestError):
     code = "unsupported_parameter"
 
 
+class BlindModelError(InvalidRequestError):
+    """The request has pictures, and its model sees none."""
+
+
 class ContextLengthError(InvalidRequestError):
     """Prompt and requested output do not fit the context, or can never fit the KV cache.
 

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Generator
 from contextlib import closing, suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,16 +16,19 @@ from heddle.config import EngineConfig
 from heddle.errors import ConfigError, ContextLengthError, HeddleError, InvalidRequestError
 from heddle.outputs import FinishReason
 from heddle.sampling_params import SamplingParams
+from heddle.sent_pictures import picture_reader
 from heddle.text.parsing.answer_reader import PartReader
 from heddle.text.parsing.parts import Reasoning, Text, parsed_answer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from heddle.engine import Engine
+    from heddle.pictures import Picture
     from heddle.text.parsing.parts import Part
 
 _HELP = "/reset starts a new conversation, /exit or Ctrl-D leaves, Ctrl-C stops an answer."
+_SEES = "/image PATH puts a picture before the next message."
 
 TEMPERATURE = 0.7
 """Temperature if neither the user nor the model's files say."""
@@ -70,6 +74,8 @@ def chat(
             with suppress(ImportError):  # absent on Windows
                 import readline  # noqa: F401  gives `input` its line editing and history
             print(f"{loaded.model.info.id}: {_HELP}")
+            if loaded.model.eyes is not None:
+                print(_SEES)
             if adapters:
                 print(f"/adapter NAME answers with an adapter: {', '.join(adapters)}")
         while (line := _read_line()) is not None:
@@ -95,8 +101,21 @@ class Conversation:
             )
         self._engine = engine
         self._plain = self._params = params
-        self._opening = [] if system is None else [{"role": "system", "content": system}]
+        self._opening: list[dict[str, Any]] = (
+            [] if system is None else [{"role": "system", "content": system}]
+        )
         self.messages = list(self._opening)
+        self._pictures: list[Picture] = []
+
+    def show(self, path: str) -> None:
+        """Put the picture in a file before the next message.
+
+        Raises:
+            BlindModelError: the model sees no pictures.
+            InvalidRequestError: the file holds no picture.
+        """
+        self._engine.model.sight()
+        self._pictures.append(picture_reader().take(Path(path), path))
 
     def adapt(self, name: str) -> None:
         """Answer with an adapter from now on. An empty name: without one.
@@ -111,8 +130,9 @@ class Conversation:
         self._params = adapters.asked(self._plain, "", name)
 
     def reset(self) -> None:
-        """Forget all messages except the system message."""
+        """Forget all messages except the system message, and pictures for the next one."""
         self.messages = list(self._opening)
+        self._pictures = []
 
     def answer(self, text: str) -> Generator[str, None, None]:
         """Pieces of the answer to `text`. A piece of gpt-oss's answer may be reasoning.
@@ -123,7 +143,8 @@ class Conversation:
         Raises:
             HeddleError: the engine refused the text or failed.
         """
-        messages = [*self.messages, {"role": "user", "content": text}]
+        messages: list[dict[str, Any]] = [*self.messages]
+        messages.append({"role": "user", "content": _content(self._pictures, text)})
         model = self._engine.model
         prompt = model.chat_text(messages)
         reading = model.reading(prompt)
@@ -132,7 +153,8 @@ class Conversation:
             reader = reading.reader()
             params = replace(params, shown_specials=reading.controls(model.tokenizer.control_id))
         parts: list[Part] = []
-        with closing(self._engine.stream(model.tokenizer.encode_chat(prompt), params)) as deltas:
+        with closing(self._engine.stream(model.prompt_of(prompt, messages), params)) as deltas:
+            self._pictures = []
             try:
                 for delta in deltas:
                     found = reader.feed(delta.text)
@@ -143,6 +165,12 @@ class Conversation:
                         yield _shown(parts)
             finally:
                 self.messages = [*messages, _message(parts)]
+
+
+def _content(pictures: "Sequence[Picture]", text: str) -> str | list[dict[str, Any]]:
+    """The content of a message: its text, or the pictures before it and the text as parts."""
+    shown = [{"type": "image", "image": picture} for picture in pictures]
+    return [*shown, {"type": "text", "text": text}] if shown else text
 
 
 def _shown(parts: "Sequence[Part]") -> str:
@@ -179,7 +207,9 @@ def _run_line(conversation: Conversation, line: str) -> bool:
     if line == "/reset":
         conversation.reset()
     elif line.partition(" ")[0] == "/adapter":
-        _adapt(conversation, line.partition(" ")[2].strip())
+        _change(conversation.adapt, line.partition(" ")[2].strip())
+    elif line.partition(" ")[0] == "/image":
+        _change(conversation.show, line.partition(" ")[2].strip())
     elif line.startswith("/"):
         print(f"{line} is not a command. {_HELP}", file=sys.stderr)
     elif line:
@@ -187,9 +217,9 @@ def _run_line(conversation: Conversation, line: str) -> bool:
     return True
 
 
-def _adapt(conversation: Conversation, name: str) -> None:
+def _change(change: "Callable[[str], None]", argument: str) -> None:
     try:
-        conversation.adapt(name)
+        change(argument)
     except HeddleError as error:
         print(error.message, file=sys.stderr)
 

@@ -16,6 +16,7 @@ from heddle.errors import InvalidRequestError
 from heddle.loading.judge import paired, probability
 from heddle.outputs import FinishReason
 from heddle.sampling_params import SamplingParams
+from heddle.sent_pictures import with_pictures
 from heddle.sizes import counted
 
 if TYPE_CHECKING:
@@ -190,19 +191,26 @@ class LLM(Closing):
     ) -> Output:
         """Generate the answer to messages with at least `role` and `content`.
 
+        A content is a text, or a list of parts for a model that sees pictures::
+
+            [{"type": "image", "image": "cat.png"}, {"type": "text", "text": "What is it?"}]
+
+        An image is an image of Pillow, the bytes of its file, or a path.
+
         `lora` names adapters as for :meth:`generate`.
 
         Of an answer of gpt-oss, `text` is the text without reasoning. Texts of other models are
         complete.
 
         Raises:
-            InvalidRequestError: the model has no chat template, or the template refuses the
-                messages.
+            InvalidRequestError: the model has no chat template, the template refuses the messages,
+                or an image cannot be read.
+            BlindModelError: there are images, and the model sees none.
             HeddleError: as :meth:`generate`.
         """
         model = self.engine.model
         text = model.chat_text(messages)
-        prompt, reading = model.tokenizer.encode_chat(text), model.reading(text)
+        prompt, reading = model.prompt_of(text, with_pictures(messages)), model.reading(text)
         if not reading.frames:
             return self.generate([prompt], params, lora=lora)[0]
         shown = reading.controls(model.tokenizer.control_id)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from heddle.embedding import Pooling
-from heddle.errors import InvalidRequestError, UnsupportedParameterError
+from heddle.errors import BlindModelError, InvalidRequestError, UnsupportedParameterError
 from heddle.sampling_params import SamplingParams, brought_parameters
 
 if TYPE_CHECKING:
@@ -172,8 +172,9 @@ class LoadedModel:
         """Render messages with the model's chat template.
 
         Args:
-            messages: each with `role` and `content`, a string; in the form of OpenAI's API, but
-                with arguments of calls as objects.
+            messages: each with `role` and `content`, a string or a list of parts of the types text
+                and image; in the form of OpenAI's API, but with arguments of calls as objects. The
+                text has the mark of the model's eyes for each image.
             tools: functions that the model may call, in the form of OpenAI's API.
             variables: further variables for the template, such as `enable_thinking`.
             add_generation_prompt: end with the beginning of the assistant's answer.
@@ -181,9 +182,11 @@ class LoadedModel:
                 after it.
 
         Raises:
-            InvalidRequestError: the model has no chat template, or the template refuses the
-                messages.
+            InvalidRequestError: the model has no chat template, the template refuses the messages,
+                or it does not show a picture.
+            BlindModelError: there are pictures, and the model has no eyes.
         """
+        from heddle.text.chat.illustrations import Illustrations
         from heddle.text.chat.template import render_unfinished
 
         if self.template is None:
@@ -192,15 +195,54 @@ class LoadedModel:
                 param="messages",
             )
         dialect = self.template.dialect
-        written, told = dialect.conversation(messages, tools)
+        illustrations = Illustrations.of(messages)
+        if illustrations.stand_ins:
+            mark = self.sight().mark
+        written, told = dialect.conversation(illustrations.messages, tools)
         names = {**(variables or {}), dialect.form.tools_variable: told}
+        if illustrations.stand_ins:
+            names["stand_ins"] = illustrations.stand_ins
         if continue_final_message:
-            return render_unfinished(self.template, written, **names)
-        return self.template.render(written, add_generation_prompt=add_generation_prompt, **names)
+            text = render_unfinished(self.template, written, **names)
+        else:
+            text = self.template.render(
+                written, add_generation_prompt=add_generation_prompt, **names
+            )
+        return illustrations.finish(text, mark) if illustrations.stand_ins else text
 
-    def chat_prompt(self, messages: Sequence[Mapping[str, Any]], **more: Any) -> list[int]:
-        """Token ids of messages. Arguments and errors are those of :meth:`chat_text`."""
-        return self.tokenizer.encode_chat(self.chat_text(messages, **more))
+    def chat_prompt(
+        self, messages: Sequence[Mapping[str, Any]], **more: Any
+    ) -> list[int] | Illustrated:
+        """The prompt of messages, whose images are pictures.
+
+        Arguments and errors are those of :meth:`chat_text`.
+        """
+        text = self.chat_text(messages, **more)
+        return self.prompt_of(text, messages)
+
+    def prompt_of(
+        self, text: str, messages: Sequence[Mapping[str, Any]]
+    ) -> list[int] | Illustrated:
+        """The prompt of a text that :meth:`chat_text` has made of messages."""
+        from heddle.pictures import Illustrated
+        from heddle.text.chat.illustrations import pictures_in
+
+        if pictures := pictures_in(messages):
+            return Illustrated(text, tuple(pictures))
+        return self.tokenizer.encode_chat(text)
+
+    def sight(self) -> Sighted:
+        """What sees pictures.
+
+        Raises:
+            BlindModelError: the model has no eyes.
+        """
+        if self.eyes is None:
+            raise BlindModelError(
+                f"{self.info.id} sees no pictures. Load a model with eyes, or send text alone",
+                param="messages",
+            )
+        return self.eyes
 
     def lay(self, prompt: Illustrated) -> Laid:
         """The prompt as token ids and looks.
@@ -209,12 +251,7 @@ class LoadedModel:
             InvalidRequestError: the model is blind, the text has not one mark for each picture, or
                 a picture cannot be seen.
         """
-        if self.eyes is None:
-            raise InvalidRequestError(
-                f"{self.info.id} sees no pictures. Load a model with eyes, or send text alone",
-                param="messages",
-            )
-        return self.eyes.lay(prompt)
+        return self.sight().lay(prompt)
 
     def reading(self, prompt: str) -> Reading:
         """How to read the answer to a prompt that :meth:`chat_text` has made."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from itertools import groupby
+from itertools import groupby, starmap
 from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, Request
@@ -18,6 +18,7 @@ from heddle.errors import InvalidRequestError
 from heddle.extensions.anthropic.schemas import (
     Conversation,
     CountRequest,
+    ImageBlock,
     MessagesRequest,
     TextBlock,
     ThinkingBlock,
@@ -26,9 +27,10 @@ from heddle.extensions.anthropic.schemas import (
 )
 from heddle.extensions.anthropic.writer import MessageWriter
 from heddle.grammars import Grammar
-from heddle.server.generate.chat import Chat, compose, joined
+from heddle.server.generate.chat import Chat, compose, content_of
 from heddle.server.generate.parameters import sampling_params
 from heddle.server.generate.reasoning import ReasoningFields
+from heddle.server.generate.request import tokens_in
 from heddle.server.generate.tools import Chosen, function_of, use_of
 from heddle.server.http.encoding import json_response
 from heddle.server.http.schema import takes
@@ -38,7 +40,13 @@ if TYPE_CHECKING:
 
     from starlette.types import Scope
 
-    from heddle.extensions.anthropic.schemas import AnyBlock, OutputConfig, Turn
+    from heddle.extensions.anthropic.schemas import (
+        AnyBlock,
+        Content,
+        OutputConfig,
+        ResultContent,
+        Turn,
+    )
     from heddle.server.generate.dispatch import Dispatcher
     from heddle.server.generate.request import GenerationRequest
     from heddle.server.generate.service import Served, Service
@@ -47,7 +55,12 @@ if TYPE_CHECKING:
 
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 """OpenAI's names for the types of `tool_choice`."""
-_ROLES = {ToolResultBlock: "user", ToolUseBlock: "assistant", ThinkingBlock: "assistant"}
+_ROLES = {
+    ImageBlock: "user",
+    ToolResultBlock: "user",
+    ToolUseBlock: "assistant",
+    ThinkingBlock: "assistant",
+}
 """Roles of the blocks that only messages of one role may have."""
 
 
@@ -93,12 +106,12 @@ def from_messages(
     params = sampling_params(body, served, grammar=_grammar(body.output_config))
     chat = replace(_chat(body), sampling=params, open_schemas=body.open_schemas)
     request, reading = compose(chat, served, scope, stream=bool(body.stream))
-    return request, MessageWriter(served.name, len(request.prompts[0]), reading)
+    return request, MessageWriter(served.name, len(tokens_in(request.prompts[0])), reading)
 
 
 def _count(body: Conversation, served: Served, scope: Scope) -> int:
-    text = _chat(body).text(served, scope)
-    return len(served.engine.model.tokenizer.encode_chat(text))
+    chat = _chat(body)
+    return len(tokens_in(chat.prompt(chat.text(served, scope), served)))
 
 
 def _grammar(config: OutputConfig | None) -> Grammar | None:
@@ -147,7 +160,7 @@ def _chat(body: Conversation) -> Chat:
         message for place, turn in enumerate(body.messages) for message in _plain(turn, place)
     ]
     if body.system:
-        messages.insert(0, {"role": "system", "content": _text(body.system)})
+        messages.insert(0, {"role": "system", "content": _content(body.system, "system")})
     continues = messages[-1]["role"] == "assistant" and "tool_calls" not in messages[-1]
     return Chat(
         messages,
@@ -184,16 +197,18 @@ def _plain(turn: Turn, place: int) -> list[Json]:
                 param=path,
             )
     messages: list[Json] = []
-    for is_result, blocks in groupby(turn.content, lambda one: isinstance(one, ToolResultBlock)):
+    path = f"messages[{place}].content"
+    numbered = [(block, f"{path}[{number}]") for number, block in enumerate(turn.content)]
+    for is_result, blocks in groupby(numbered, lambda one: isinstance(one[0], ToolResultBlock)):
         group = list(blocks)
-        messages += map(_result, group) if is_result else [_joined(turn.role, group)]
+        messages += starmap(_result, group) if is_result else [_joined(turn.role, group)]
     return messages or [_joined(turn.role, [])]
 
 
-def _joined(role: str, blocks: Sequence[AnyBlock]) -> Json:
-    """A message made from blocks of text, reasoning and calls."""
-    message: Json = {"role": role, "content": _text(blocks)}
-    if thoughts := [block.thinking for block in blocks if isinstance(block, ThinkingBlock)]:
+def _joined(role: str, blocks: Sequence[tuple[AnyBlock, str]]) -> Json:
+    """A message made from blocks of text, pictures, reasoning and calls, each with its path."""
+    message: Json = {"role": role, "content": _seen(blocks)}
+    if thoughts := [block.thinking for block, _ in blocks if isinstance(block, ThinkingBlock)]:
         message["reasoning_content"] = "".join(thoughts)
     calls = [
         {
@@ -201,21 +216,32 @@ def _joined(role: str, blocks: Sequence[AnyBlock]) -> Json:
             "type": "function",
             "function": {"name": block.name, "arguments": block.input},
         }
-        for block in blocks
+        for block, _ in blocks
         if isinstance(block, ToolUseBlock)
     ]
     return message | {"tool_calls": calls} if calls else message
 
 
-def _result(block: AnyBlock) -> Json:
+def _result(block: AnyBlock, path: str) -> Json:
     assert isinstance(block, ToolResultBlock)
-    content = "" if block.content is None else _text(block.content)
-    if block.is_error:
+    content = "" if block.content is None else _content(block.content, f"{path}.content")
+    if block.is_error and isinstance(content, str):
         content = f"Error: {content}"
+    elif block.is_error:
+        content = [{"type": "text", "text": "Error: "}, *content]
     return {"role": "tool", "tool_call_id": block.tool_use_id, "content": content}
 
 
-def _text(content: str | Sequence[AnyBlock]) -> str:
+def _content(content: Content | ResultContent, path: str) -> str | list[Json]:
     if isinstance(content, str):
         return content
-    return joined(block.text for block in content if isinstance(block, TextBlock))
+    return _seen([(block, f"{path}[{number}]") for number, block in enumerate(content)])
+
+
+def _seen(blocks: Sequence[tuple[AnyBlock, str]]) -> str | list[Json]:
+    """The content of the texts and pictures among blocks."""
+    return content_of(
+        block.sent(path) if isinstance(block, ImageBlock) else block.text
+        for block, path in blocks
+        if isinstance(block, TextBlock | ImageBlock)
+    )

@@ -1,24 +1,36 @@
 """Schemas of `/v1/messages` and `count_tokens`, after Anthropic's API reference.
 
-The server refuses images, documents, and tools that Anthropic's servers run. It accepts cache
-control marks, which have no effect: every prompt is cached.
+The server refuses documents, and tools that Anthropic's servers run. It accepts cache control
+marks, which have no effect: every prompt is cached.
 """
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, Tag
+from pydantic import BeforeValidator, Field, Tag
+from pydantic_core import PydanticCustomError
 
 from heddle.parameters import Api
 from heddle.sampling_params import MAX_STOP_STRINGS, MAX_STRING_LENGTH
-from heddle.server.generate.chat_fields import MAX_TOOLS
+from heddle.sent_pictures import SentPicture
+from heddle.server.generate.chat_fields import MAX_TOOLS, tag_of_part
 from heddle.server.generate.parameters import SamplingSchema, offers
 from heddle.server.generate.vendor_fields.table import decided
-from heddle.server.http.fields import FIRST_FAULT, shaped, unserved
+from heddle.server.http.fields import FIRST_FAULT, UNSUPPORTED, shaped, unserved
+from heddle.server.http.hints import SLOW
 from heddle.server.http.schema import MAX_ITEMS, Schema
 
 _ALL = Api.MESSAGES | Api.COUNT
+
+
+def _refuse_files(source: object) -> object:
+    if isinstance(source, dict) and source.get("type") == "file":
+        raise PydanticCustomError(
+            UNSUPPORTED,
+            "names a file of the vendor, and this server stores none; send the picture as base64",
+        )
+    return source
 
 
 class Block(Schema):
@@ -62,16 +74,68 @@ Content = Annotated[
 ]
 
 
+class Base64Source(Schema):
+    """A picture as the base64 of its file. The server looks at the file, not at `media_type`."""
+
+    type: Literal["base64"]
+    media_type: str | None = None
+    data: Annotated[str, SLOW]
+
+
+class UrlSource(Schema):
+    """A picture by its address."""
+
+    type: Literal["url"]
+    url: Annotated[str, SLOW]
+
+
+_Source = Annotated[
+    Annotated[Base64Source, Tag("<words>")] | Annotated[UrlSource, Tag("<url>")],
+    tag_of_part("url"),
+]
+
+
+class ImageBlock(Block):
+    """A picture."""
+
+    type: Literal["image"]
+    source: Annotated[_Source, BeforeValidator(_refuse_files)]
+
+    def sent(self, path: str) -> SentPicture:
+        """The picture of this block, whose field is `path`."""
+        if isinstance(self.source, UrlSource):
+            return SentPicture(self.source.url, f"{path}.source.url")
+        return SentPicture(self.source.data, f"{path}.source.data", is_base64=True)
+
+
+_Results = Annotated[
+    list[
+        Annotated[
+            Annotated[TextBlock, Tag("<words>")] | Annotated[ImageBlock, Tag("<image>")],
+            tag_of_part("image"),
+        ]
+    ],
+    Field(max_length=MAX_ITEMS),
+    FIRST_FAULT,
+]
+ResultContent = Annotated[
+    Annotated[str, Tag("<str>")]
+    | Annotated[_Results, Tag("<list of dict>")]
+    | Annotated[_Results, Tag("<list>")],
+    shaped("a string or a list of blocks of type text or image"),
+]
+
+
 class ToolResultBlock(Block):
     """The result of a call."""
 
     type: Literal["tool_result"]
     tool_use_id: str
-    content: Content | None = None
+    content: ResultContent | None = None
     is_error: bool | None = None
 
 
-AnyBlock = TextBlock | ThinkingBlock | ToolUseBlock | ToolResultBlock
+AnyBlock = TextBlock | ImageBlock | ThinkingBlock | ToolUseBlock | ToolResultBlock
 Blocks = Annotated[
     list[Annotated[AnyBlock, Field(discriminator="type")]],
     Field(max_length=MAX_ITEMS),

@@ -11,10 +11,12 @@ from starlette.responses import Response  # noqa: TC002  FastAPI reads annotatio
 from heddle.parameters import Api
 from heddle.server.generate.chat import chat_of, functions_of
 from heddle.server.generate.chat_fields import Messages, Tools  # noqa: TC001  pydantic reads them
+from heddle.server.generate.mixed_prompts import MARK
 from heddle.server.generate.tools import use_of
 from heddle.server.generate.vendor_fields.table import decided
 from heddle.server.http.encoding import json_response
 from heddle.server.http.schema import Schema, takes
+from heddle.text.chat.illustrations import pictures_in
 
 if TYPE_CHECKING:
     from heddle.server.generate.service import Served, Service
@@ -61,4 +63,7 @@ def routes(service: Service) -> APIRouter:
 
 def _rendered(body: ApplyTemplateRequest, served: Served) -> Rendered:
     chat = chat_of(body, tools=use_of(functions_of(body.tools), body.tool_choice))
-    return Rendered(prompt=chat.text(served, {}))
+    text, eyes = chat.text(served, {}), served.engine.model.eyes
+    if eyes is not None and pictures_in(chat.messages):
+        text = text.replace(eyes.mark, MARK)  # as /completion takes it
+    return Rendered(prompt=text)

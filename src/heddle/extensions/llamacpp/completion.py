@@ -10,8 +10,9 @@ from starlette.responses import Response  # noqa: TC002  FastAPI reads annotatio
 from heddle.extensions.llamacpp.fields import NativeFields
 from heddle.extensions.llamacpp.requests import choices_of, native_answer, native_params
 from heddle.parameters import Api
-from heddle.server.generate.mixed_prompts import Prompts, prompts_in, tokens_of
+from heddle.server.generate.mixed_prompts import Pictured, Prompts, prompts_in, tokens_of
 from heddle.server.generate.parameters import offers
+from heddle.server.generate.request import tokens_in
 from heddle.server.generate.vendor_fields.table import decided
 from heddle.server.http.schema import takes
 
@@ -62,7 +63,12 @@ def from_native(
     params, n, engine = native_params(body, served), choices_of(body), served.engine
     given = prompts_in(body.prompt)
     served.check_choices(len(given), n)
-    prompts = [tokens_of(prompt, engine.model, "prompt") for prompt in given]
+    prompts = [
+        prompt.laid(served)
+        if isinstance(prompt, Pictured)
+        else tokens_of(prompt, engine.model, "prompt")
+        for prompt in given
+    ]
     for prompt in prompts:
-        engine.check_length(len(prompt), output=params.max_tokens != 0)
+        engine.check_length(len(tokens_in(prompt)), output=params.max_tokens != 0)
     return native_answer(body, served, params, prompts)

@@ -77,9 +77,8 @@ ROWS = (
         "prompt n_cmpl n_probs post_sampling_probs return_tokens response_fields input_prefix"
         " input_suffix input_extra",
     ),
-    *served(Api.LLAMACPP, "prompt_string content", within="prompt"),
+    *served(Api.LLAMACPP, "prompt_string content multimodal_data", within="prompt"),
     *served(Api.EMBEDDINGS, "prompt_string content", within="input"),
-    *refused(Api.LLAMACPP, "multimodal_data", "is about images", [], within="prompt"),
     *served(Api.LLAMACPP, "text filename time", within="input_extra"),
     *refused(
         Api.LLAMACPP,

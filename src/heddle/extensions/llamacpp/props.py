@@ -15,6 +15,7 @@ from heddle.errors import ModelUnloadedError
 from heddle.extensions.admin.settings import AdminSettings
 from heddle.extensions.llamacpp.generation_settings import generation_settings
 from heddle.extensions.metrics.settings import MetricsSettings
+from heddle.server.generate.mixed_prompts import MARK
 from heddle.server.generate.service import Served
 from heddle.server.http.encoding import json_response
 from heddle.server.http.fields import is_on
@@ -70,7 +71,8 @@ def _props(served: Served) -> Json:
         "total_slots": engine.config.slots,
         "model_path": str(model.info.path),
         "model_ftype": model.info.quantisation,
-        "modalities": {"vision": False, "video": False, "audio": False},
+        "modalities": {"vision": model.eyes is not None, "video": False, "audio": False},
+        "media_marker": MARK,
         "chat_template": "" if model.template is None else model.template.source,
         "chat_template_caps": {},
         "bos_token": "" if tokenizer.bos_id is None else text(tokenizer.bos_id),

@@ -10,13 +10,14 @@ from heddle.extensions.llamacpp.writer import NativeOptions, NativeWriter
 from heddle.parameters import MAX_TOP_LOGPROBS
 from heddle.server.generate.constraints import generation_grammar
 from heddle.server.generate.parameters import agreed, sampling_params
-from heddle.server.generate.request import GenerationRequest
+from heddle.server.generate.request import GenerationRequest, tokens_in
 from heddle.server.generate.tools import NO_TOOLS, close_schemas
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from heddle.extensions.llamacpp.fields import NativeFields
+    from heddle.pictures import Laid
     from heddle.sampling_params import SamplingParams
     from heddle.server.generate.service import Served
 
@@ -55,7 +56,7 @@ def native_answer(
     body: NativeFields,
     served: Served,
     params: SamplingParams,
-    prompts: Sequence[Sequence[int]],
+    prompts: Sequence[Sequence[int] | Laid],
     *,
     truncated: bool = False,
 ) -> tuple[GenerationRequest, NativeWriter]:
@@ -67,10 +68,11 @@ def native_answer(
         InvalidRequestError: the answer would hold too many probabilities.
     """
     n, model = choices_of(body), served.engine.model
-    _check_probabilities(params, n, prompts, served, stream=bool(body.stream))
+    tokens = [tokens_in(prompt) for prompt in prompts]
+    _check_probabilities(params, n, tokens, served, stream=bool(body.stream))
     request = GenerationRequest(served.name, prompts, params, n, bool(body.stream))
     options = NativeOptions(
-        prompts,
+        tokens,
         n,
         generation_settings(params, served.engine.context) | {"stream": request.stream},
         body.response_fields or (),

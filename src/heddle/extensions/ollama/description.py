@@ -92,6 +92,8 @@ def _capabilities(engine: Engine) -> list[str]:
         found.append("tools")
         if model.template.dialect.marks is not None:
             found.append("thinking")
+    if model.eyes is not None:
+        found.append("vision")
     try:
         model.tokenizer.encode_fill_in("", "")
     except UnsupportedParameterError:

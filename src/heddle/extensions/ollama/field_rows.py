@@ -30,7 +30,7 @@ ROWS = (
     ),
     *ignored(_BOTH, "user", str, "labels the request"),
     *refused(Api.OLLAMA_GENERATE, "echo", "adds the prompt to the answer", False),
-    *served(Api.OLLAMA_GENERATE, "prompt suffix system context raw"),
+    *served(Api.OLLAMA_GENERATE, "prompt suffix system context raw images"),
     *served(Api.OLLAMA_EMBED, "input truncate dimensions"),
     *ignored(
         _BOTH, "truncate", bool, "a conversation that is too long is an error, unshortened", False
@@ -45,18 +45,10 @@ ROWS = (
         "",
         instead="send the rendered prompt with raw: true",
     ),
-    *refused(Api.OLLAMA_GENERATE, "images", "the server reads no images", []),
     *refused(Api.OLLAMA_GENERATE, "width height steps", _IMAGE, 0),
     *served(
         Api.OLLAMA_CHAT,
-        "role content thinking tool_calls tool_name tool_call_id",
-        within="messages",
-    ),
-    *refused(
-        Api.OLLAMA_CHAT,
-        "images",
-        "the server reads no images",
-        [],
+        "role content thinking tool_calls tool_name tool_call_id images",
         within="messages",
     ),
     *served(Api.OLLAMA_CHAT, "type function", within="tools"),

@@ -9,7 +9,9 @@ from heddle.errors import InvalidRequestError
 from heddle.extensions.ollama.fields import BESIDE, Options, note_context
 from heddle.extensions.ollama.writer import ChatWriter, Clock, GenerateWriter
 from heddle.grammars import Grammar
-from heddle.server.generate.chat import Chat, compose, joined_tokens
+from heddle.pictures import Laid
+from heddle.sent_pictures import SentPicture
+from heddle.server.generate.chat import Chat, compose, content_of, joined_tokens
 from heddle.server.generate.parameters import one_value, parameters_of
 from heddle.server.generate.reasoning import ReasoningFields
 from heddle.server.generate.request import GenerationRequest
@@ -76,13 +78,21 @@ def from_generate(
             " system message into the prompt",
             param="system",
         )
+    if is_text and body.images:
+        raise InvalidRequestError(
+            "images need a chat template, which raw, suffix and this model leave out; send"
+            " messages to /api/chat",
+            param="images",
+        )
     if is_text:
         request, reading = _continuation(body, served, scope), PLAIN
     else:
         said = [("system", body.system), ("user", body.prompt)]
-        messages = [{"role": role, "content": text} for role, text in said if text]
+        messages: list[Json] = [{"role": role, "content": text} for role, text in said if text]
+        messages[-1]["content"] = _content(body.prompt or "", body.images, "")
         request, reading = _conversation(body, messages, NO_TOOLS, served, scope, context)
-    memory = None if body.raw else request.prompts[0]
+    prompt = request.prompts[0]
+    memory = None if body.raw or isinstance(prompt, Laid) else prompt
     clock, logprobs = Clock.of(scope), bool(body.logprobs)
     writer = GenerateWriter(
         served.name, model.tokenizer, clock, reading, logprobs=logprobs, context=memory
@@ -212,7 +222,8 @@ def _plain(message: Message, path: str) -> Json:
             f"{path}.tool_calls needs role to be 'assistant', got {message.role!r}",
             param=f"{path}.tool_calls",
         )
-    plain: Json = {"role": message.role, "content": message.content or ""}
+    content = _content(message.content or "", message.images, f"{path}.")
+    plain: Json = {"role": message.role, "content": content}
     if message.thinking:
         plain["reasoning_content"] = message.thinking
     if message.tool_name:
@@ -229,3 +240,12 @@ def _plain(message: Message, path: str) -> Json:
             for place, call in enumerate(message.tool_calls)
         ]
     return plain
+
+
+def _content(text: str, images: Sequence[str] | None, path: str) -> str | list[Json]:
+    """The content of a message. Its pictures come before its text, as in Ollama."""
+    sent = [
+        SentPicture(image, f"{path}images[{place}]", is_base64=True)
+        for place, image in enumerate(images or ())
+    ]
+    return content_of([*sent, text] if text else sent) if sent else text

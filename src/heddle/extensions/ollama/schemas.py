@@ -1,6 +1,6 @@
 """Schemas of `/api/chat` and `/api/generate`, after Ollama's API reference.
 
-The server refuses images, and templates in Go's language.
+The server refuses templates in Go's language.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from heddle.parameters import MAX_TOP_LOGPROBS, Api
 from heddle.server.generate.chat_fields import MAX_TOOLS, Function, ToolChoice
 from heddle.server.generate.vendor_fields.table import decided
 from heddle.server.http.fields import FIRST_FAULT, TokenIds
+from heddle.server.http.hints import SLOW
 from heddle.server.http.schema import MAX_ITEMS, Schema
 
 
@@ -38,6 +39,10 @@ class ToolCall(Schema):
     type: Literal["function"] | None = None
 
 
+Images = Annotated[list[Annotated[str, SLOW]], Field(max_length=MAX_ITEMS), FIRST_FAULT]
+"""Pictures, each as the base64 of its file."""
+
+
 def _lower(role: object) -> object:
     return role.lower() if isinstance(role, str) else role
 
@@ -52,6 +57,7 @@ class Message(Schema):
     tool_calls: Annotated[list[ToolCall], Field(max_length=MAX_TOOLS), FIRST_FAULT] | None = None
     tool_name: str | None = None
     tool_call_id: str | None = None
+    images: Images | None = None
 
 
 @decided(Api.OLLAMA_CHAT, "tools")
@@ -106,6 +112,7 @@ class GenerateRequest(GenerationBody):
     system: str | None = None
     context: TokenIds | None = None
     raw: bool | None = None
+    images: Images | None = None
 
     @property
     def is_empty(self) -> bool:

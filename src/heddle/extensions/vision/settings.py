@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from heddle.config import EngineSettings
+from heddle.config import EngineSettings, ServerSettings
 from heddle.settings import setting
 
 
@@ -48,3 +48,16 @@ class EyesSettings(EngineSettings):
     def for_draft_model(self) -> EyesSettings:
         """The settings of a small model, which guesses from text alone."""
         return replace(self, mmproj="none")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchSettings(ServerSettings):
+    """Where pictures of requests may come from."""
+
+    allow_image_urls: bool = setting(
+        False,
+        "requests",
+        "fetch pictures from http and https addresses in requests, of public hosts only; by default"
+        " requests must hold their pictures",
+        fixed=True,
+    )

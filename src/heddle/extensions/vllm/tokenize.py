@@ -18,6 +18,7 @@ from heddle.parameters import Api
 from heddle.server.generate.chat import chat_of, functions_of
 from heddle.server.generate.chat_fields import Messages, Tools  # noqa: TC001  pydantic reads them
 from heddle.server.generate.json_answer import JsonPartsResponse
+from heddle.server.generate.request import tokens_in
 from heddle.server.generate.tools import use_of
 from heddle.server.generate.vendor_fields.table import decided
 from heddle.server.http.encoding import encode, json_response
@@ -205,7 +206,7 @@ def _token_ids(body: TokenizeRequest, served: Served) -> Sequence[int]:
                 param="add_special_tokens",
             )
         chat = chat_of(body, tools=use_of(functions_of(body.tools), None))
-        return model.tokenizer.encode_chat(chat.text(served, {}))
+        return tokens_in(chat.prompt(chat.text(served, {}), served))
     text = body.prompt if body.content is None else body.content
     assert text is not None
     if special is None:

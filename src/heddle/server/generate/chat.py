@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from pydantic_core import from_json
 
 from heddle.errors import InvalidRequestError
 from heddle.grammars import JSON_SCHEMA
+from heddle.pictures import Illustrated
 from heddle.sampling_params import SamplingParams
+from heddle.sent_pictures import picture_reader
+from heddle.server.generate.chat_fields import TextPart
 from heddle.server.generate.reasoning import NO_WISH, ReasoningFields
 from heddle.server.generate.request import GenerationRequest
 from heddle.server.generate.tools import (
@@ -20,6 +24,7 @@ from heddle.server.generate.tools import (
     constrain,
     function_of,
 )
+from heddle.text.chat.illustrations import pictures_in, text_in
 from heddle.text.parsing.reading import PLAIN
 
 if TYPE_CHECKING:
@@ -28,6 +33,8 @@ if TYPE_CHECKING:
     from starlette.types import Scope
 
     from heddle.grammars import Grammar
+    from heddle.pictures import Laid
+    from heddle.sent_pictures import SentPicture
     from heddle.server.generate.chat_fields import ChatMessage, FunctionTool
     from heddle.server.generate.service import Served
     from heddle.server.generate.tools import Function
@@ -60,7 +67,7 @@ class Chat:
 
     Attributes:
         messages: in the form that chat templates expect: contents are strings, arguments of calls
-            are objects.
+            are objects. A content with pictures is a list of parts, see :func:`content_of`.
         sampling: sampling parameters. Their grammar is the format of the answer's text.
         tools: the functions that the answer may call.
         reasoning: what the body says about reasoning.
@@ -86,6 +93,7 @@ class Chat:
 
         Raises:
             InvalidRequestError: the model has no chat template, or it refuses the messages.
+            BlindModelError: there are pictures, and the model has no eyes.
         """
         model, variables = served.engine.model, self.variables
         if variables and model.template is not None:
@@ -99,6 +107,25 @@ class Chat:
             continue_final_message=self.continues,
             add_generation_prompt=self.opens_answer,
         )
+
+    def prompt(self, text: str, served: Served) -> Sequence[int] | Laid:
+        """The prompt of a text that :meth:`text` has made. It reads the pictures.
+
+        Raises:
+            InvalidRequestError: a picture cannot be read, or comes after an earlier conversation.
+        """
+        model, sent = served.engine.model, pictures_in(self.messages)
+        if not sent:
+            tokens = model.tokenizer.encode_chat(text)
+            return joined_tokens(self.before, tokens, model.tokenizer.bos_id)
+        if self.before:
+            raise InvalidRequestError(
+                "context holds token ids alone, so pictures cannot come after it; send the whole"
+                " conversation as messages",
+                param="context",
+            )
+        pictures = picture_reader().read(sent, served.config)
+        return model.lay(Illustrated(text, tuple(pictures)))
 
 
 def chat_of(body: ChatFields, **more: Any) -> Chat:
@@ -148,14 +175,12 @@ def compose(
     dialect = model.template.dialect
     if params.grammar is not None and params.grammar.kind != JSON_SCHEMA:
         text = dialect.form.text_opened(text)  # the grammar allows neither marks nor reasoning
-    tokens = model.tokenizer.encode_chat(text)
-    if chat.before:
-        tokens = joined_tokens(chat.before, tokens, model.tokenizer.bos_id)
-    begun = chat.messages[-1]["content"] if chat.continues else ""
+    prompt = chat.prompt(text, served)
+    begun = text_in(chat.messages[-1]["content"]) if chat.continues else ""
     reading = dialect.reading(text, use.schemas if use.functions else None, begun)
     if reading is not PLAIN or params.grammar is not None:
         params = constrain(params, use, reading, served)
-    request = GenerationRequest(served.name, [tokens], params, n, stream, candidates)
+    request = GenerationRequest(served.name, [prompt], params, n, stream, candidates)
     if chat.reasoning is not NO_WISH:
         request = chat.reasoning.bound(request, reading, served, scope)
     return request, reading
@@ -204,15 +229,18 @@ def _plain(message: ChatMessage, place: int) -> Json:
             f"{path}.tool_calls needs role to be 'assistant', got {message.role!r}",
             param=f"{path}.tool_calls",
         )
-    content = message.content
-    if content is None:
-        if not calls:
-            raise InvalidRequestError(
-                f"missing required parameter: {path}.content", param=f"{path}.content"
-            )
-        content = ""
-    if not isinstance(content, str):
-        content = joined(part.text for part in content)
+    content: str | list[Json] = ""
+    if isinstance(message.content, str):
+        content = message.content
+    elif message.content is not None:
+        content = content_of(
+            part.text if isinstance(part, TextPart) else part.sent(f"{path}.content[{number}]")
+            for number, part in enumerate(message.content)
+        )
+    elif not calls:
+        raise InvalidRequestError(
+            f"missing required parameter: {path}.content", param=f"{path}.content"
+        )
     fields: Json = {"role": message.role, "content": content}
     for name in ("name", "tool_call_id"):
         if (value := getattr(message, name)) is not None:
@@ -234,6 +262,21 @@ def joined(parts: Iterable[str]) -> str:
     word of a part would join the first word of the next part.
     """
     return "\n".join(parts)
+
+
+def content_of(pieces: Iterable[str | SentPicture]) -> str | list[Json]:
+    """The content of a message: its text; with pictures, a list of parts of types text and image.
+
+    Texts are joined as by :func:`joined`. Nothing stands between a picture and the text beside it,
+    as in llama.cpp.
+    """
+    content: list[Json] = []
+    for is_text, group in groupby(pieces, lambda one: isinstance(one, str)):
+        if is_text:
+            content.append({"type": "text", "text": joined(cast("Iterable[str]", group))})
+        else:
+            content += ({"type": "image", "image": one} for one in group)
+    return content if any(part["type"] == "image" for part in content) else text_in(content)
 
 
 def call_for_template(id: str, name: str, arguments: str) -> Json:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, Tag
+from pydantic import Discriminator, Field, Tag
 
 from heddle.parameters import Api
+from heddle.sent_pictures import SentPicture
 from heddle.server.generate.tools import Chosen
 from heddle.server.generate.vendor_fields.table import decided
 from heddle.server.http.fields import FIRST_FAULT, TEXT, shape, shaped
+from heddle.server.http.hints import SLOW
 from heddle.server.http.schema import MAX_ITEMS, Schema
 
 MAX_TOOLS = 1024
@@ -29,10 +31,48 @@ class TextPart(Schema):
     text: str
 
 
+@decided(_CHATS, "messages.content.image_url")
+class ImageAddress(Schema):
+    """A picture as an object: `url` is a data URL or an address."""
+
+    url: Annotated[str, SLOW]
+
+
+@decided(_CHATS, "messages.content")
+class ImagePart(Schema):
+    """A picture in a message: a data URL or an address, alone or in an object."""
+
+    type: Literal["image_url"]
+    image_url: Annotated[
+        Annotated[str, SLOW, Tag("<str>")] | Annotated[ImageAddress, Tag("<dict>")],
+        shaped("a data URL, an address, or an object with url"),
+    ]
+
+    def sent(self, path: str) -> SentPicture:
+        """The picture of this part, whose field is `path`."""
+        if isinstance(self.image_url, str):
+            return SentPicture(self.image_url, f"{path}.image_url")
+        return SentPicture(self.image_url.url, f"{path}.image_url.url")
+
+
+def tag_of_part(*kinds: str) -> Discriminator:
+    """Select the schema of a part by its type: the tag of a type is `<TYPE>`, else `<words>`."""
+
+    def tag(part: object) -> str:
+        kind = part.get("type") if isinstance(part, dict) else None
+        return f"<{kind}>" if kind in kinds else "<words>"
+
+    return Discriminator(tag)
+
+
+_Part = Annotated[
+    Annotated[TextPart, Tag("<words>")] | Annotated[ImagePart, Tag("<image_url>")],
+    tag_of_part("image_url"),
+]
 _Parts = Annotated[
-    Annotated[list[TextPart], Field(max_length=MAX_ITEMS), FIRST_FAULT, Tag("<list of dict>")]
-    | Annotated[list[TextPart], Tag("<list>")],
-    shaped("a string or a list of parts of type text"),
+    Annotated[list[_Part], Field(max_length=MAX_ITEMS), FIRST_FAULT, Tag("<list of dict>")]
+    | Annotated[list[_Part], Tag("<list>")],
+    shaped("a string or a list of parts of type text or image_url"),
 ]
 Content = Annotated[
     Annotated[str, Tag(TEXT)] | Annotated[_Parts, Tag("<parts>")],

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from heddle.engine import Engine
     from heddle.engine.streaming.streams import AsyncStreams
     from heddle.grammars import Grammar
+    from heddle.pictures import Laid
     from heddle.server.generate.request import GenerationRequest
     from heddle.server.generate.service import Served, Service
     from heddle.server.generate.writer import AnswerWriter
@@ -185,7 +186,7 @@ class Dispatcher:
         return replace(rules, grammar=grammar, extensions=brought, processors=processors)
 
 
-def _choices(request: GenerationRequest) -> list[tuple[Sequence[int], SamplingParams]]:
+def _choices(request: GenerationRequest) -> list[tuple[Sequence[int] | Laid, SamplingParams]]:
     """Prompt and parameters of every choice, in the order of prompts.
 
     Choice i of a prompt draws with `seed + i`, so that choices differ. Only the first choice of a

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
+from heddle.pictures import Laid
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -20,7 +22,7 @@ class GenerationRequest:
 
     Attributes:
         model: name of the model in the answer.
-        prompts: token ids of each prompt.
+        prompts: token ids of each prompt, with pictures where it has some.
         params: sampling parameters of all prompts.
         n: number of choices for each prompt.
         stream: whether the answer is a stream of events.
@@ -30,12 +32,17 @@ class GenerationRequest:
     """
 
     model: str
-    prompts: Sequence[Sequence[int]]
+    prompts: Sequence[Sequence[int] | Laid]
     params: SamplingParams
     n: int = 1
     stream: bool = False
     compile_candidates: Sequence[Grammar] = ()
     thinking: ThinkingBudget | None = None
+
+
+def tokens_in(prompt: Sequence[int] | Laid) -> Sequence[int]:
+    """The token ids of a prompt."""
+    return prompt.tokens if isinstance(prompt, Laid) else prompt
 
 
 def prompts_of(prompt: Prompt) -> list[str] | list[list[int]]:

@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic import BaseModel
 
 from heddle.config import MAX_MODEL_NAME
-from heddle.errors import InvalidRequestError, ModelNotFoundError, ModelUnloadedError
+from heddle.errors import (
+    BlindModelError,
+    InvalidRequestError,
+    ModelNotFoundError,
+    ModelUnloadedError,
+)
 from heddle.server.http.connection import unless_gone
 from heddle.sizes import counted
 
@@ -218,11 +223,22 @@ class Service:
         """
 
         def translated(body: S) -> T:
-            return translate(body, self.served(getattr(body, "model", None)))
+            served = self.served(getattr(body, "model", None))
+            try:
+                return translate(body, served)
+            except BlindModelError as error:
+                raise self._naming_others(error) from None
 
         return await self.bodies.take(
             request, schema, translated, lambda error: self.load(request, error)
         )
+
+    def _naming_others(self, error: BlindModelError) -> BlindModelError:
+        """The error, with the names of the loaded models that see pictures."""
+        engines = self.registry.engines.items()
+        seeing = [repr(name) for name, engine in engines if engine.model.eyes is not None]
+        said = f"These models of this server see pictures: {', '.join(seeing) or 'none'}"
+        return BlindModelError(f"{error.message}. {said}", param=error.param)
 
     async def engine(self, request: Request, name: str | None) -> Engine:
         """The engine of the model that a request without a body names. Raises as :meth:`take`."""

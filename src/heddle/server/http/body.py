@@ -12,7 +12,8 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from contextvars import copy_context
-from typing import TYPE_CHECKING, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar, cast
 from weakref import WeakValueDictionary
 
 from pydantic import BaseModel, ValidationError
@@ -70,6 +71,10 @@ _MOST_PARTS = 200_000
 a `logit_bias` in a body of 8 MB, 2 s (and 400 MB) for 2.8 million lists."""
 _PART = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[{]', re.DOTALL)
 
+_PICTURES = 2
+"""Bodies with pictures that are translated at once. A picture may take a second to decode, and its
+address may take many seconds to answer. One client can occupy one of these threads."""
+
 _GRAMMARS = 2
 """Grammars compiled at once. One client can occupy one of these threads, for up to 3 s with each
 grammar."""
@@ -91,6 +96,7 @@ class Bodies:
         self._places = asyncio.Semaphore(_PLACES)
         self._worker = ThreadPoolExecutor(1, "heddle-body")
         self._worker_of_large = ThreadPoolExecutor(1, "heddle-large-body")
+        self._workers_of_pictures = ThreadPoolExecutor(_PICTURES, "heddle-pictures")
         self._workers_of_grammars = ThreadPoolExecutor(_GRAMMARS, "heddle-grammar")
         self._turns: WeakValueDictionary[Hashable, asyncio.Lock] = WeakValueDictionary()
         self._own_places: WeakValueDictionary[Hashable, asyncio.Semaphore] = WeakValueDictionary()
@@ -105,8 +111,9 @@ class Bodies:
         """Read and parse the request's body, and return the result of `translate`.
 
         The call keeps neither the text nor the parsed body. `translate` runs in the event loop or
-        in a thread. Its exceptions pass through, but after a ModelUnloadedError this calls `load`,
-        if there is one, and translates the body again.
+        in a thread; for a body with slow fields, such as pictures, always in a thread. Its
+        exceptions pass through, but after a ModelUnloadedError this calls `load`, if there is one,
+        and translates the body again.
 
         Raises:
             MediaTypeError: see `_check_declared`.
@@ -177,20 +184,26 @@ class Bodies:
     async def _translated(
         self, raw: bytes, request: Request, schema: type[S], translate: Callable[[S], T]
     ) -> T:
-        if len(raw) <= _SMALL:
-            return translate(self._parse(raw, schema, record_of(request.scope)))
-        worker = self._worker if len(raw) < _LARGE else self._worker_of_large
-
-        def work() -> T:
+        def work() -> tuple[T | None, S | None]:
+            """The result of `translate`; of a body with slow fields, the body instead."""
             try:
                 if len(raw) >= _LARGE:
                     _check_memory(len(raw))
-                return translate(self._parse(raw, schema, record_of(request.scope)))
+                body, notes = self._parse(raw, schema, record_of(request.scope))
+                return (None, body) if notes.slow else (translate(body), None)
             finally:
                 if len(raw) >= _LARGE:
                     trim_memory()
 
-        return await self._in_turn(request, worker, work)
+        if len(raw) <= _SMALL:
+            result, slow = work()
+        else:
+            worker = self._worker if len(raw) < _LARGE else self._worker_of_large
+            result, slow = await self._in_turn(request, worker, work)
+        if slow is not None:
+            workers = self._workers_of_pictures
+            result = await self._in_turn(request, workers, partial(_read, translate, slow))
+        return cast("T", result)
 
     async def work(self, request: Request, task: Callable[[], T]) -> T:
         """Run `task`, which takes too long for the event loop. One task runs at a time.
@@ -235,11 +248,12 @@ class Bodies:
 
         return await unless_gone(request.receive, wait())
 
-    def _parse(self, raw: bytes, schema: type[S], record: RequestRecord) -> S:
+    def _parse(self, raw: bytes, schema: type[S], record: RequestRecord) -> tuple[S, Notes]:
         _check_parts(raw)
+        notes = Notes(record.ignored)
         try:
             try:
-                return schema.model_validate_json(raw, context=Notes(record.ignored))
+                return schema.model_validate_json(raw, context=notes), notes
             except ValidationError:
                 if not self._lenient:
                     raise
@@ -268,6 +282,14 @@ def _check_declared(request: Request) -> None:
         f"Content-Type must be application/json, got {declared!r}; send this header (curl:"
         " -H 'Content-Type: application/json')"
     )
+
+
+def _read(translate: Callable[[S], T], body: S) -> T:
+    """The result of `translate` for a body with pictures, which need much memory for a moment."""
+    try:
+        return translate(body)
+    finally:
+        trim_memory()
 
 
 def _check_memory(size: int) -> None:

@@ -8,7 +8,7 @@ that constrains the answer is never a hint: the server supports it or refuses it
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pydantic import AfterValidator, ValidationInfo
 
@@ -22,10 +22,12 @@ class Notes:
     Attributes:
         ignored: names of the fields without effect.
         lenient: whether refused fields have no effect, unless an answer without them is wrong.
+        slow: names of the fields whose values take long to read, such as pictures.
     """
 
     ignored: list[str]
     lenient: bool = False
+    slow: list[str] = field(default_factory=list)
 
 
 def hint(*neutral: object, path: str = "") -> AfterValidator:
@@ -44,3 +46,13 @@ def hint(*neutral: object, path: str = "") -> AfterValidator:
         return value
 
     return AfterValidator(note)
+
+
+def _note_slow(value: str, info: ValidationInfo) -> str:
+    if info.context is not None:
+        info.context.slow.append(info.field_name)
+    return value
+
+
+SLOW = AfterValidator(_note_slow)
+"""A validator that notes the field as slow to read, so that a thread translates the body."""

@@ -27,10 +27,13 @@ _MOST_FAULTS = 1000
 _HARMLESS = re.compile(r"[^A-Za-z0-9_.-]")
 
 
-def parse_leniently(raw: bytes, schema: type[S], record: RequestRecord, constraints: Set[str]) -> S:
+def parse_leniently(
+    raw: bytes, schema: type[S], record: RequestRecord, constraints: Set[str]
+) -> tuple[S, Notes]:
     """Parse the body without its unknown fields. Their names go to the record.
 
     `constraints` are the names of fields of all vendors without which an answer could be wrong.
+    Returns the body and the notes about it.
 
     Raises:
         pydantic.ValidationError: the body has another fault.
@@ -48,7 +51,7 @@ def parse_leniently(raw: bytes, schema: type[S], record: RequestRecord, constrai
         shown = [*dict.fromkeys(_HARMLESS.sub("?", name[:40]) for name in names)][:_MOST_NAMED]
     record.unknown.extend(shown)
     notes.ignored.extend(shown)
-    return parsed
+    return parsed, notes
 
 
 def _unknown(value: object) -> Iterator[tuple[str, object]]:

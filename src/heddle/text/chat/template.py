@@ -8,8 +8,10 @@ Hugging Face's `apply_chat_template`. `bounded_sandbox.py` bounds its work.
 from __future__ import annotations
 
 import json
+import re
 import secrets
 from datetime import datetime
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from jinja2 import TemplateError, meta, nodes
@@ -19,6 +21,7 @@ from heddle.errors import InvalidRequestError, ModelFileError
 from heddle.text.chat.bounded_sandbox import BoundedSandbox
 from heddle.text.chat.budget import check_length, render
 from heddle.text.chat.dialect import Dialect
+from heddle.text.chat.illustrations import parts_of
 from heddle.text.chat.thinking import taken_values
 
 if TYPE_CHECKING:
@@ -31,6 +34,9 @@ _MOST_SOURCE = 128 * 1024
 
 _DATES = {"date_string": "%d %b %Y", "datetime": "%b %d %Y %H:%M:%S"}
 """Variables with the date of today, and their formats."""
+
+_NAMES_IMAGES = re.compile(r"""['"]image['"]""")
+"""In the source of templates that read parts of contents."""
 
 _MOST_REASON = 1000
 """Most characters of an error's message: a template may raise an error with any text."""
@@ -106,12 +112,14 @@ class ChatTemplate:
         /,
         *,
         add_generation_prompt: bool = True,
+        stand_ins: Sequence[str] = (),
         **variables: Any,
     ) -> str:
         """The prompt for `messages`, each with at least `role` and `content`.
 
         Args:
             messages: the conversation so far; contents are strings.
+            stand_ins: texts in the contents that stand for pictures (`illustrations.py`).
             add_generation_prompt: end with the beginning of the assistant's answer.
             variables: more variables for the template, such as `tools`. They override the defaults,
                 which are those of llama.cpp: `enable_thinking` is true, and `date_string` and
@@ -123,13 +131,46 @@ class ChatTemplate:
         dates = {name: _strftime_now(format) for name, format in self._dates.items()}
         names = dates | self._defaults | variables
         names |= {
-            "messages": messages,
+            "messages": self._with_parts(messages, stand_ins),
             "add_generation_prompt": add_generation_prompt,
         }
         try:
             return render(self._template, names)
         except Exception as error:  # a template can raise any error that a Python expression can
             return self._rendered_otherwise(names, error)
+
+    def _with_parts(
+        self, messages: Sequence[Mapping[str, Any]], stand_ins: Sequence[str]
+    ) -> Sequence[Mapping[str, Any]]:
+        """The messages, with parts as contents where the template reads parts."""
+        if not self._reads_parts or not (stand_ins or self._needs_parts):
+            return messages
+        return [
+            {**one, "content": parts_of(one["content"], stand_ins)}
+            if self._needs_parts or any(text in one["content"] for text in stand_ins)
+            else one
+            for one in messages
+        ]
+
+    @cached_property
+    def _reads_parts(self) -> bool:
+        """Whether a content may be a list of parts."""
+        return _NAMES_IMAGES.search(self.source) is not None
+
+    @cached_property
+    def _needs_parts(self) -> bool:
+        """Whether the template shows no content that is a text. SmolVLM's is an example."""
+        probe = secrets.token_hex(16)
+
+        def shows(content: str | list[dict[str, str]]) -> bool:
+            messages = [{"role": "user", "content": content}]
+            names = {**self._defaults, "messages": messages, "add_generation_prompt": True}
+            try:
+                return probe in render(self._template, names)
+            except Exception:
+                return False
+
+        return not shows(probe) and shows(parts_of(probe, ()))
 
     def _rendered_otherwise(self, names: Mapping[str, Any], error: Exception) -> str:
         """The text of a template that takes only tools, or no system message.
@@ -160,7 +201,11 @@ def _without_system(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, 
     if [one["role"] for one in messages[:2]] != ["system", "user"]:
         return None
     first, second, *rest = messages
-    return [{**second, "content": f"{first['content']}\n\n{second['content']}"}, *rest]
+    content = first["content"], second["content"]
+    if any(isinstance(one, list) for one in content):
+        parts = [one if isinstance(one, list) else parts_of(one, ()) for one in content]
+        return [{**second, "content": [*parts[0], *parts_of("\n\n", ()), *parts[1]]}, *rest]
+    return [{**second, "content": "\n\n".join(content)}, *rest]
 
 
 def _reason(error: Exception) -> str:

@@ -137,9 +137,14 @@ def test_unknown_and_unsupported_fields_of_a_completion(
         ({"messages": [{"role": "user"}]}, "messages[0].content", "missing"),
         ({"messages": [{"role": "user", "content": 1}]}, "messages[0].content", "1"),
         (
-            {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+            {"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]},
             "messages[0].content[0].type",
-            "'image_url'",
+            "'input_audio'",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+            "messages[0].content[0].image_url",
+            "missing",
         ),
     ],
 )

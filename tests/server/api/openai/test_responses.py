@@ -207,7 +207,7 @@ def test_a_form_is_kept_to(shared: Running, streamed: bool) -> None:
         ({"input": [{"role": "tool", "content": "x"}]}, "input[0].role must be"),
         (
             {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
-            "input[0].content[0].type must be",
+            "input[0].content[0].image_url",
         ),
         ({"input": "x" * 600}, "context"),
         ({"metadata": {f"k{i}": "" for i in range(17)}}, "metadata"),

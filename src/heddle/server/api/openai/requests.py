@@ -17,7 +17,7 @@ from heddle.server.generate.chat import chat_of, compose, functions_of
 from heddle.server.generate.constraints import GRAMMAR_FIELDS, generation_grammar
 from heddle.server.generate.parameters import one_value, parameters_of
 from heddle.server.generate.reasoning import NO_WISH, ReasoningFields
-from heddle.server.generate.request import GenerationRequest, prompts_of
+from heddle.server.generate.request import GenerationRequest, prompts_of, tokens_in
 from heddle.server.generate.tools import NO_TOOLS, ToolUse, close_schemas, use_of
 from heddle.server.http.record import record_of
 
@@ -73,7 +73,7 @@ def from_chat(
         body.prompt_logprobs,
         reading=reading,
         fingerprint=served.fingerprint,
-        verbose=_verbose(served, request.prompts[0]) if verbose else None,
+        verbose=_verbose(served, tokens_in(request.prompts[0])) if verbose else None,
     )
     return request, ChatWriter(served.name, served.engine.model.tokenizer, options)
 
@@ -185,7 +185,7 @@ def _usage_wanted(body: GenerationFields, scope: Scope) -> tuple[bool, bool]:
 
 def _prompt_tokens(request: GenerationRequest) -> list[int]:
     """Tokens of the prompt of each choice. The engine adds a BOS token to an empty prompt."""
-    return [len(prompt) or 1 for prompt in request.prompts for _ in range(request.n)]
+    return [len(tokens_in(prompt)) or 1 for prompt in request.prompts for _ in range(request.n)]
 
 
 def chat_params(body: ChatRequest, served: Served) -> SamplingParams:

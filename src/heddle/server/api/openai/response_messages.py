@@ -7,8 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from heddle.server.api.openai.response_schemas import CallItem, CallOutputItem, MessageItem
-from heddle.server.generate.chat import call_for_template, joined
+from heddle.server.api.openai.response_schemas import (
+    CallItem,
+    CallOutputItem,
+    ImagePart,
+    MessageItem,
+)
+from heddle.server.generate.chat import call_for_template, content_of
 from heddle.server.generate.tools import function_of, use_of
 
 if TYPE_CHECKING:
@@ -34,18 +39,24 @@ def tool_use(body: ResponsesRequest) -> ToolUse:
 
 
 def messages_of(body: ResponsesRequest) -> list[Json]:
-    """The messages of a body's items."""
+    """The messages of a body's items.
+
+    Raises:
+        InvalidRequestError: a part of type input_image has no picture.
+    """
     messages: list[Json] = []
     if body.instructions:
         messages.append({"role": "system", "content": body.instructions})
     if isinstance(body.input, str):
         return [*messages, {"role": "user", "content": body.input}]
     reasoning = ""
-    for item in body.input:
+    for place, item in enumerate(body.input):
+        path = f"input[{place}]"
         if isinstance(item, MessageItem):
-            messages.append({"role": item.role, "content": _text(item.content)})
+            content = _content(item.content, f"{path}.content")
+            messages.append({"role": item.role, "content": content})
         elif isinstance(item, CallOutputItem):
-            output = _text(item.output)
+            output = _content(item.output, f"{path}.output")
             messages.append({"role": "tool", "content": output, "tool_call_id": item.call_id})
         elif isinstance(item, CallItem):
             _add_call(messages, item, continues=not reasoning)
@@ -66,5 +77,10 @@ def _add_call(messages: list[Json], call: CallItem, *, continues: bool) -> None:
     messages[-1].setdefault("tool_calls", []).append(rendered)
 
 
-def _text(content: Content) -> str:
-    return content if isinstance(content, str) else joined(part.text for part in content)
+def _content(content: Content, path: str) -> str | list[Json]:
+    if isinstance(content, str):
+        return content
+    return content_of(
+        part.sent(f"{path}[{place}]") if isinstance(part, ImagePart) else part.text
+        for place, part in enumerate(content)
+    )

@@ -10,13 +10,21 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, Discriminator, Field, Tag, ValidationInfo
 
+from heddle.errors import InvalidRequestError
 from heddle.parameters import MAX_TOP_LOGPROBS, Api
-from heddle.server.generate.chat_fields import MAX_TOOLS, FunctionName, ReasoningConfig, ToolChoice
+from heddle.sent_pictures import SentPicture
+from heddle.server.generate.chat_fields import (
+    MAX_TOOLS,
+    FunctionName,
+    ReasoningConfig,
+    ToolChoice,
+    tag_of_part,
+)
 from heddle.server.generate.fields import SamplingFields
 from heddle.server.generate.parameters import offers
 from heddle.server.generate.vendor_fields.table import decided
 from heddle.server.http.fields import FIRST_FAULT, UNSUPPORTED, shaped, unserved
-from heddle.server.http.hints import hint
+from heddle.server.http.hints import SLOW, hint
 from heddle.server.http.schema import MAX_ITEMS, Schema
 
 
@@ -30,11 +38,36 @@ class TextPart(Schema):
     prompt_cache_breakpoint: dict[str, Any] | None = None
 
 
+@decided(Api.RESPONSES, "input.content")
+class ImagePart(Schema):
+    """A picture of a message: a data URL or an address."""
+
+    type: Literal["input_image"]
+    image_url: Annotated[str, SLOW] | None = None
+    prompt_cache_breakpoint: dict[str, Any] | None = None
+
+    def sent(self, path: str) -> SentPicture:
+        """The picture of this part, whose field is `path`.
+
+        Raises:
+            InvalidRequestError: it has none.
+        """
+        if self.image_url is None:
+            raise InvalidRequestError(
+                f"missing required parameter: {path}.image_url", param=f"{path}.image_url"
+            )
+        return SentPicture(self.image_url, f"{path}.image_url")
+
+
+_Part = Annotated[
+    Annotated[TextPart, Tag("<words>")] | Annotated[ImagePart, Tag("<input_image>")],
+    tag_of_part("input_image"),
+]
 Content = Annotated[
     Annotated[str, Tag("<str>")]
-    | Annotated[list[TextPart], Field(max_length=MAX_ITEMS), FIRST_FAULT, Tag("<list of dict>")]
-    | Annotated[list[TextPart], Tag("<list>")],
-    shaped("a string or a list of parts of type input_text or output_text"),
+    | Annotated[list[_Part], Field(max_length=MAX_ITEMS), FIRST_FAULT, Tag("<list of dict>")]
+    | Annotated[list[_Part], Tag("<list>")],
+    shaped("a string or a list of parts of type input_text, output_text or input_image"),
 ]
 
 

@@ -9,6 +9,7 @@ from pydantic import BaseModel
 from starlette.requests import Request  # noqa: TC002  FastAPI reads annotations of routes
 from starlette.responses import Response  # noqa: TC002  FastAPI reads annotations of routes
 
+from heddle.server.generate.request import tokens_in
 from heddle.server.http.encoding import json_response
 from heddle.server.http.schema import takes
 
@@ -45,7 +46,7 @@ def add_count(
 
         def count(body: B, served: Served) -> int:
             translated, _ = translate(body, served, request.scope)
-            return len(translated.prompts[0])
+            return len(tokens_in(translated.prompts[0]))
 
         tokens = await service.take(request, schema, count)
         return json_response({"object": "response.input_tokens", "input_tokens": tokens})

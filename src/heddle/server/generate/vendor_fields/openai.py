@@ -15,6 +15,7 @@ _NOT_STORED = "this server stores no answers; send the whole conversation as `in
 _LABEL = "labels the request"
 _CACHE = "the server caches the prefix of every prompt"
 _HOSTED = "needs a service of the vendor"
+_DETAIL = "the model decides at which size it sees a picture"
 
 ROWS = (
     # --- all routes ---
@@ -99,7 +100,18 @@ ROWS = (
         within="messages",
         constrains=False,
     ),
-    *served(_CHAT | Api.TOKENIZE, "type text", within="messages.content"),
+    *served(_CHAT | Api.TOKENIZE, "type text image_url", within="messages.content"),
+    *served(_CHAT | Api.TOKENIZE, "url", within="messages.content.image_url"),
+    *ignored(
+        _CHAT | Api.TOKENIZE,
+        "detail",
+        str,
+        _DETAIL,
+        "auto",
+        "high",
+        "original",
+        within="messages.content.image_url",
+    ),
     *ignored(
         _CHAT | Api.TOKENIZE,
         "prompt_cache_breakpoint",
@@ -139,7 +151,7 @@ ROWS = (
     *ignored(_ITEMS, "background_options", dict[str, Any], "has no effect without `background`"),
     *ignored(_ITEMS, "client_metadata", dict[str, Any], _LABEL),
     *ignored(_ITEMS, "access_programs", dict[str, Any], "selects the vendor's access rules"),
-    *ignored(_ITEMS, "image", dict[str, Any], "is about images, which the server refuses"),
+    *ignored(_ITEMS, "image", dict[str, Any], "is about images that the server would make"),
     *ignored(
         _ITEMS,
         "max_tool_calls",
@@ -156,6 +168,15 @@ ROWS = (
     *refused(_ITEMS, "prompt", "refers to a stored prompt"),
     *refused(_ITEMS, "response_format", "is the form of chats", instead="send it as text.format"),
     *served(_ITEMS, "type text logprobs prompt_cache_breakpoint", within="input.content"),
+    *served(_ITEMS, "image_url", within="input.content"),
+    *ignored(_ITEMS, "detail", str, _DETAIL, "auto", "high", "original", within="input.content"),
+    *refused(
+        _ITEMS,
+        "file_id",
+        "names a file of the vendor",
+        within="input.content",
+        instead="send the picture as image_url",
+    ),
     *ignored(
         _ITEMS,
         "annotations",
