@@ -9,6 +9,7 @@ would cut it to white, so its upper 8 bits count.
 from __future__ import annotations
 
 import struct
+import threading
 from contextlib import contextmanager
 from io import BytesIO
 from typing import TYPE_CHECKING
@@ -31,12 +32,15 @@ _FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 """Formats of Pillow that are read. TIFF is not among them: clients seldom send it, and its many
 codecs would be open to requests."""
 
-_MOST_SCANS = 200
-"""Most scans of a JPEG. Progressive files have about 10. Each scan takes the time of the whole
-picture, and a scan may take 10 bytes of the file."""
+_MOST_SCANS = 64
+"""Most scans of a JPEG. Progressive files have about 10. Each scan takes time for all pixels, and
+may take 50 bytes of the file."""
 
-_BYTES_A_PIXEL = 16
-"""Memory that reading a picture needs for a moment: decoded, converted, as bytes, hashed."""
+_BYTES_A_PIXEL = 28
+"""Memory that reading takes for a moment: a WebP that is decoded, converted and hashed."""
+
+_ONE = threading.Lock()
+"""Held while a picture is decoded, so that each check of the memory is true."""
 
 _ORIENTATION = 0x0112
 _TURNS = {
@@ -77,16 +81,17 @@ class OpenedPicture:
             InvalidRequestError: the file is damaged.
             OutOfMemoryError: too little memory is available.
         """
-        needed, available = self.pixels * _BYTES_A_PIXEL, available_bytes()
-        if needed > available:
-            raise OutOfMemoryError(
-                f"{self._param} may need {needed / 1e6:,.0f} MB of memory;"
-                f" {available / 1e6:,.0f} MB are available. Send a smaller picture, or try again"
-                " later",
-                param=self._param,
-            )
-        with _refusing(self._param):
-            return _picture_of(self._image)
+        with _ONE:
+            needed, available = self.pixels * _BYTES_A_PIXEL, available_bytes()
+            if needed > available:
+                raise OutOfMemoryError(
+                    f"{self._param} may need {needed / 1e6:,.0f} MB of memory;"
+                    f" {available / 1e6:,.0f} MB are available. Send a smaller picture, or try"
+                    " again later",
+                    param=self._param,
+                )
+            with _refusing(self._param):
+                return _picture_of(self._image)
 
 
 def picture_of_image(image: Image.Image, param: str) -> Picture:
