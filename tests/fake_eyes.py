@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from heddle.errors import InvalidRequestError
-from heddle.pictures import Laid, Look, Pictures
+from heddle.pictures import Laid, Look, Pictures, Span
 from heddle.state import FIRST_KEY
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ class FakeEyes:
 
     Attributes:
         seen: the pictures so far, in order.
+        texts: the prompts so far.
     """
 
     mark = "<pad>"
@@ -58,8 +59,9 @@ class FakeEyes:
         for picture, text in zip(prompt.pictures, rest, strict=True):
             height, width, _ = picture.pixels.shape
             count = self.count(width, height)
-            key = FIRST_KEY + int(picture.digest[:8], 16)
-            spans.append((len(tokens), Look(key, count, None, np.zeros((count, 4), np.float32))))
+            key = FIRST_KEY + int(picture.digest[:4], 16)
+            look = Look(key, count, (), None, np.zeros((count, 4), np.float32))
+            spans.append(Span(len(tokens), look, 0, count))
             tokens += [ROW_TOKEN] * count + self._tokenizer.encode_chat(text)
         return Laid(tokens, Pictures(spans))
 

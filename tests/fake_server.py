@@ -12,6 +12,7 @@ import httpx
 import openai
 
 from fake_executor import VOCABULARY, FakeExecutor
+from fake_eyes import FakeEyes
 from fake_model import FakeTokenizer, fake_model
 from heddle.config import EngineConfig
 from heddle.embedding import Pooling
@@ -100,16 +101,21 @@ def run_server(
     bos_id: int | None = None,
     defaults: Mapping[str, Any] | None = None,
     path: Path = Path("fake.gguf"),
+    sees: bool = False,
     **settings: Any,
 ) -> Iterator[Running]:
     """A server with a fake model and its sampling `defaults`; `settings` are its engine's.
 
-    The file at `path` stands for the model's. Only fingerprints depend on it.
+    The file at `path` stands for the model's. Only fingerprints depend on it. If it `sees`, it has
+    fake eyes.
     """
     executor = ScoringExecutor()
     pooling = Pooling(settings.get("pooling", "mean"))
     fake = fake_model(executor, context=context, pooling=pooling, path=path)
-    model = replace(fake, tokenizer=AnyTextTokenizer(bos_id), sampling_defaults=defaults or {})
+    tokenizer = AnyTextTokenizer(bos_id)
+    model = replace(fake, tokenizer=tokenizer, sampling_defaults=defaults or {})
+    if sees:
+        model = replace(model, eyes=FakeEyes(tokenizer))
     with (
         Engine(model, EngineConfig(**{"speculation": "off"} | settings)) as engine,
         live_server(engine, server) as live,

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from heddle.extensions.ollama.schemas import GenerationBody
     from heddle.server.generate.dispatch import Dispatcher, Translate
     from heddle.server.generate.request import GenerationRequest
-    from heddle.server.generate.service import Service
+    from heddle.server.generate.service import Served, Service
     from heddle.server.generate.usage import Json
     from heddle.server.generate.writer import AnswerWriter
 
@@ -59,10 +59,13 @@ class Residence:
         def translated(body: B) -> B | tuple[Engine, GenerationRequest, AnswerWriter]:
             if body.is_empty:
                 return body
-            served = service.served(body.model)
-            generation, writer = translate(body, served, request.scope)
+
+            def made(served: Served) -> tuple[Engine, GenerationRequest, AnswerWriter]:
+                return served.engine, *translate(body, served, request.scope)
+
+            generation = service.use(body.model, made)
             self.keep(request, body.model, body.keep_alive)
-            return served.engine, generation, writer
+            return generation
 
         made = await service.bodies.take(
             request, schema, translated, lambda error: service.load(request, error)

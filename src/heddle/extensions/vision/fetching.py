@@ -31,10 +31,17 @@ _REDIRECTS = 3
 _AT_ONCE = 8
 """Fetches of a request that run together."""
 
-_TUNNELS = tuple(
-    map(ipaddress.ip_network, ("64:ff9b::/96", "64:ff9b:1::/48", "2001::/32", "2002::/16"))
+_OTHERS = tuple(
+    map(
+        ipaddress.ip_network,
+        (
+            *("64:ff9b::/96", "64:ff9b:1::/48", "2001::/32", "2002::/16"),
+            *("fec0::/10", "192.0.0.0/24"),
+        ),
+    )
 )
-"""Networks of IPv6 whose addresses hold addresses of IPv4 (NAT64, Teredo, 6to4)."""
+"""Networks that Python may call global: those of IPv6 whose addresses hold addresses of IPv4
+(NAT64, Teredo, 6to4), and two that older versions of Python do not know as private."""
 
 
 class _Fetches:
@@ -116,8 +123,8 @@ def is_public(address: str) -> bool:
     ip = ipaddress.ip_address(address)
     if isinstance(ip, ipaddress.IPv6Address):
         ip = ip.ipv4_mapped or ip
-    hidden = any(ip in network for network in _TUNNELS)
-    return ip.is_global and not (ip.is_multicast or ip.is_reserved or hidden)
+    is_other = any(ip in network for network in _OTHERS)
+    return ip.is_global and not (ip.is_multicast or ip.is_reserved or is_other)
 
 
 async def _public_address(sent: SentPicture, url: httpx2.URL) -> str:
