@@ -41,7 +41,6 @@ OPEN = {
         "hub_place",
         "pictures",
         "process_memory",
-        "pictures",
         "roofline",
         "sent_pictures",
         "settings",
