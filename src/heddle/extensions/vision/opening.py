@@ -134,8 +134,6 @@ def _processor(eyes: EyesCheckpoint) -> Processor:
 def _limited(processor: Processor, tokens: int) -> Processor:
     """The processor, whose pictures of any shape become at most so many tokens."""
     if isinstance(processor, QwenVL | Glm4V):
-        return replace(
-            processor,
-            most=max(processor.least, min(int(processor.most), tokens * processor.unit**2)),
-        )
+        most = min(int(processor.most), tokens * processor.unit**2)
+        return replace(processor, most=max(int(processor.least), most))
     return processor
