@@ -152,10 +152,20 @@ def test_a_norm_of_rows_has_the_epsilon_of_the_text_model(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("model", "whole", "vision", "expected"),
     [
-        (LLAVA, {"vision_feature_layer": [-1, -2]}, {}, r"\[2, 1\] is not supported.*from 1 to 2"),
+        (
+            LLAVA,
+            {"vision_feature_layer": [-1, -2]},
+            {},
+            r"\[2, 1\] is not supported.*from 1 on, ascending",
+        ),
         (LLAVA, {"vision_feature_layer": [0, -2]}, {}, r"\[0, 1\] is not supported"),
         (MISTRAL3, {"vision_feature_layer": [1, 2]}, {}, r"\[1, 2\] is not.*one layer"),
-        (QWEN3_VL, {}, {"deepstack_visual_indexes": [2]}, r"\[2\] is not supported.*from 0 to 1"),
+        (
+            QWEN3_VL,
+            {},
+            {"deepstack_visual_indexes": [1, 0]},
+            r"\[1, 0\] is not supported.*from 0 on, ascending",
+        ),
         (INTERNVL, {"vision_feature_layer": -2}, {}, "vision_feature_layer -2 is not supported"),
         (PIXTRAL, {}, {"num_attention_heads": 12}, "heads of 2 elements.*multiple of 4"),
         (PIXTRAL, {}, {"num_attention_heads": 5}, "is 5, which does not divide the width of 24"),

@@ -110,16 +110,15 @@ class Read:
         There it has number `begin`. There are none if the hyperparameter is missing.
 
         Raises:
-            UnsupportedModelError: the layers do not ascend, or there is no such layer.
+            UnsupportedModelError: the layers do not ascend, or the state before them is listed.
         """
-        values, last = self.eyes.hyperparameters, begin + self.layers - 1
+        values = self.eyes.hyperparameters
         listed = values.get(name, [])
         assert isinstance(listed, list), "`EyesHyperparameters` has checked it"
-        if listed != sorted({*range(begin, last + 1)}.intersection(listed)):
+        if listed != sorted({one for one in listed if one >= begin}):
             label = values.label(name)
             raise UnsupportedModelError(
-                f"{label} {listed} is not supported; supported: layers from {begin} to {last},"
-                " ascending",
+                f"{label} {listed} is not supported; supported: layers from {begin} on, ascending",
                 param=label,
             )
         return tuple(one + 1 - begin for one in listed)
