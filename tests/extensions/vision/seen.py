@@ -14,6 +14,7 @@ from heddle.extensions.vision.kinds import kind_of
 from heddle.extensions.vision.processors.prepared import Kept
 from heddle.pictures import Look
 from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint
+from heddle.weights.mix import AS_STORED, Mix
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -45,7 +46,9 @@ def look_at(kind: Kind, tiles: Sequence[np.ndarray], kept: Kept = KEPT) -> Look:
 
 def rows_of(eyes: EyesCheckpoint, kind: Kind, *looks: Look, seconds: float = 60) -> np.ndarray:
     """The rows of the first look, computed together with the others."""
-    encoder = CpuEncoder(kind.tower, eyes, _native.Runtime(2, "auto", ()), 256)
+    encoder = CpuEncoder(
+        kind.tower, eyes, _native.Runtime(2, "auto", ()), Mix.named(AS_STORED), 256
+    )
     wanted = list(looks)
     while wanted:
         encoder.advance(wanted, seconds)

@@ -153,9 +153,7 @@ def test_redirects_are_followed_and_checked(host: Host) -> None:
         ((302, {}, b""), "status 302"),
     ],
 )
-def test_other_answers(
-    host: Host, answer: Any, said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_answers(host: Host, answer: Any, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetching, "MOST_BYTES", 1000)
     host.answers["/cat"] = answer
     assert said in refusal(url(host, "/cat"))
@@ -180,7 +178,8 @@ def test_a_host_that_refuses_connections(host: Host) -> None:
 
 
 @pytest.mark.parametrize(
-    "address", ["http://a:b@cats.example/", "http:///cat", "http://", "http://[::1", "https://\x00/"]
+    "address",
+    ["http://a:b@cats.example/", "http:///cat", "http://", "http://[::1", "https://\x00/"],
 )
 def test_strange_addresses(host: Host, address: str) -> None:
     refusal(address)

@@ -161,7 +161,12 @@ def test_too_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_text_that_unpacks_to_much_is_refused() -> None:
     data = bytearray(file_of(gradient()))
     body = b"key\0\0" + zlib.compress(bytes(1 << 24), 9)
-    chunk = struct.pack(">I", len(body)) + b"zTXt" + body + struct.pack(">I", zlib.crc32(b"zTXt" + body))
+    chunk = (
+        struct.pack(">I", len(body))
+        + b"zTXt"
+        + body
+        + struct.pack(">I", zlib.crc32(b"zTXt" + body))
+    )
     data[33:33] = chunk
     tracemalloc.start()
     refusal(bytes(data))

@@ -273,7 +273,9 @@ def test_a_blind_model_names_the_others(start: Any) -> None:
         entry.state, entry.engine = ModelState.LOADED, other.engine
         registry._entries.insert(entry)
         answer = httpx.post(live.url + CHAT, json=chat(image(url_of(CAT))))
-    assert "These models of this server see pictures: 'sighted'" in answer.json()["error"]["message"]
+    assert (
+        "These models of this server see pictures: 'sighted'" in answer.json()["error"]["message"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -375,9 +377,7 @@ def test_what_is_refused(
     assert said in response.text
 
 
-def test_pixels_of_a_request_are_bounded(
-    seeing: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pixels_of_a_request_are_bounded(seeing: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "MOST_PIXELS_TOGETHER", 100)
     assert seeing.post(CHAT, chat(image(url_of(CAT)))).status_code == 200
     response = seeing.post(CHAT, chat(image(url_of(CAT)), image(url_of(CAT))))

@@ -16,7 +16,6 @@ from heddle.executors.cpu.ropes import RopeTables
 from heddle.executors.cpu.weights import CpuLoader
 from heddle.executors.graph.forward import record_eyes
 from heddle.state import pages_for
-from heddle.weights.mix import AS_STORED, Mix
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from heddle.models.eyes import Eyes
     from heddle.pictures import Look, Scene
     from heddle.weights.checkpoint import Checkpoint
+    from heddle.weights.mix import Mix
 
 _ROWS = 256
 """Most rows that the projection to the decoder computes at once. More do not make it faster."""
@@ -46,14 +46,14 @@ class CpuEncoder:
     """
 
     def __init__(
-        self, eyes: Eyes, checkpoint: Checkpoint, runtime: _native.Runtime, most: int
+        self, eyes: Eyes, checkpoint: Checkpoint, runtime: _native.Runtime, mix: Mix, most: int
     ) -> None:
         """See :meth:`heddle.executors.seeing.SeeingExecutor.make_encoder`."""
         self._most, self._width, self._fold = most, eyes.row_width, eyes.fold
         loader = CpuLoader(
             checkpoint,
             runtime,
-            mix=Mix.named(AS_STORED),
+            mix=mix,
             allow_nonfinite=False,
             progress=lambda packed: None,
         )

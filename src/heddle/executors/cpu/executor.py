@@ -53,6 +53,7 @@ from heddle.sampling_params import SamplingParams
 from heddle.sizes import counted
 from heddle.state import PAGE_TOKENS
 from heddle.step import Deferred, Failed, Sampled, StepResult, most_rows
+from heddle.weights.mix import AS_STORED, Mix
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -108,6 +109,11 @@ _LET_GO = (
     *("_packer", "_runtime"),
 )
 """Attributes that a closed executor no longer has."""
+
+
+_EYES_QUANTIZED = "q8_0"
+"""Type of the matrices of eyes if the model is quantised: with fewer bits they see badly, and they
+are small."""
 
 
 class Packed(NamedTuple):
@@ -190,7 +196,10 @@ class CpuExecutor:
 
     def make_encoder(self, eyes: Eyes, checkpoint: Checkpoint, most: int) -> CpuEncoder:
         """See :class:`heddle.executors.seeing.SeeingExecutor`."""
-        return CpuEncoder(eyes, checkpoint, self._runtime, most)
+        mix = Mix.named(AS_STORED if self._quantize == AS_STORED else _EYES_QUANTIZED)
+        encoder = CpuEncoder(eyes, checkpoint, self._runtime, mix, most)
+        self.held_bytes += encoder.held_bytes
+        return encoder
 
     def _lower(self, forward: Forward) -> tuple[int, int | None]:
         self.work = model_work(forward, self.weight_bytes, position_bytes(self.memory))
