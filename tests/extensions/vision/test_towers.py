@@ -129,11 +129,18 @@ def test_the_last_layer_may_be_seen_by_the_text_model_too(tmp_path: Path) -> Non
         assert distance(seen(eyes, QWEN3_VL), reference(eyes, kind, scene, "f16")) < 2e-3
 
 
-def test_a_row_has_more_columns_for_the_first_layers_only_if_they_see_states(
-    tmp_path: Path,
+@pytest.mark.parametrize(
+    ("kind", "listed"),
+    [
+        ("qwen3_vl", {"deepstack_visual_indexes": []}),
+        ("qwen3_5", {}),  # whose files need not say so
+    ],
+)
+def test_rows_may_have_no_columns_for_the_first_layers(
+    tmp_path: Path, kind: str, listed: dict[str, object]
 ) -> None:
-    none = {**QWEN3_VL.vision, "deepstack_visual_indexes": []}
-    with eyes_in(tmp_path, QWEN3_VL, vision_config=none) as eyes:
+    vision = {key: one for key, one in QWEN3_VL.vision.items() if "deepstack" not in key}
+    with eyes_in(tmp_path, QWEN3_VL, model_type=kind, vision_config=vision | listed) as eyes:
         rows = seen(eyes, QWEN3_VL)
     assert distance(rows, QWEN3_VL.expected()["rows"][:, :32]) < 3e-3
 

@@ -379,6 +379,7 @@ _QWEN3_VL = FolderEyes(
     },
     read=_qwen3,
 )
+_QWEN3_5 = replace(_QWEN3_VL, values={**_QWEN3_VL.values, "deepstack_layers": []})
 
 # --- GLM -----------------------------------------------------------------------------------------
 
@@ -541,7 +542,8 @@ KINDS: Mapping[tuple[str, str], FolderEyes] = {
     ("llava_next", "siglip_vision_model"): _LLAVA_NEXT_SIGLIP,
     ("qwen2_vl", ""): _QWEN2_VL,
     ("qwen2_5_vl", ""): _QWEN2_5_VL,
-    **{(name, ""): _QWEN3_VL for name in ("qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe")},
+    **{(name, ""): _QWEN3_VL for name in ("qwen3_vl", "qwen3_vl_moe")},
+    **{(name, ""): _QWEN3_5 for name in ("qwen3_5", "qwen3_5_moe")},
     **{(name, ""): _GLM4V for name in ("glm4v", "glm4v_moe", "glm46v")},
     ("internvl", ""): _INTERNVL,
     ("internvl_chat", ""): _INTERNVL_CHAT,
