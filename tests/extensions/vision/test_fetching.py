@@ -8,6 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from image_files import CAT
 
 from heddle.config import ServerConfig
 from heddle.errors import InvalidRequestError
@@ -16,7 +17,6 @@ from heddle.extensions.vision.fetching import is_public
 from heddle.extensions.vision.reader import READER
 from heddle.extensions.vision.settings import FetchSettings
 from heddle.sent_pictures import SentPicture
-from image_files import CAT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -99,18 +99,51 @@ def refusal(*urls: str) -> str:
 
 @pytest.mark.parametrize(
     "address",
-    """127.0.0.1 127.9.9.9 0.0.0.0 10.1.2.3 172.16.0.1 172.31.255.255 192.168.1.1 169.254.169.254
-    100.64.0.1 100.127.255.255 224.0.0.1 239.255.255.250 255.255.255.255 240.0.0.1 192.0.0.8
-    192.0.2.1 198.18.0.1 198.51.100.1 203.0.113.1 ::1 :: fe80::1 fc00::1 fd12::1 ff02::1
-    ::ffff:127.0.0.1 ::ffff:10.0.0.1 ::ffff:169.254.169.254 64:ff9b::7f00:1 64:ff9b:1::1
-    2002:7f00:1::1 2001:0:4136:e378:: 2001:db8::1 fec0::1 ::127.0.0.1""".split(),
+    [
+        "127.0.0.1",
+        "127.9.9.9",
+        "0.0.0.0",
+        "10.1.2.3",
+        "172.16.0.1",
+        "172.31.255.255",
+        "192.168.1.1",
+        "169.254.169.254",
+        "100.64.0.1",
+        "100.127.255.255",
+        "224.0.0.1",
+        "239.255.255.250",
+        "255.255.255.255",
+        "240.0.0.1",
+        "192.0.0.8",
+        "192.0.2.1",
+        "198.18.0.1",
+        "198.51.100.1",
+        "203.0.113.1",
+        "::1",
+        "::",
+        "fe80::1",
+        "fc00::1",
+        "fd12::1",
+        "ff02::1",
+        "::ffff:127.0.0.1",
+        "::ffff:10.0.0.1",
+        "::ffff:169.254.169.254",
+        "64:ff9b::7f00:1",
+        "64:ff9b:1::1",
+        "2002:7f00:1::1",
+        "2001:0:4136:e378::",
+        "2001:db8::1",
+        "fec0::1",
+        "::127.0.0.1",
+    ],
 )
 def test_no_public_address(address: str) -> None:
     assert not is_public(address)
 
 
 @pytest.mark.parametrize(
-    "address", "8.8.8.8 1.1.1.1 172.32.0.1 100.128.0.1 ::ffff:8.8.8.8 2606:4700::1111".split()
+    "address",
+    ["8.8.8.8", "1.1.1.1", "172.32.0.1", "100.128.0.1", "::ffff:8.8.8.8", "2606:4700::1111"],
 )
 def test_a_public_address(address: str) -> None:
     assert is_public(address)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from image_files import CAT, gradient
 from PIL import Image
 
 from fake_executor import FakeExecutor
@@ -17,7 +18,6 @@ from heddle import LLM, Engine, EngineConfig, SamplingParams
 from heddle.cli.chat import Conversation, _run_line
 from heddle.errors import BlindModelError, InvalidRequestError
 from heddle.pictures import Picture
-from image_files import CAT, gradient
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,13 +9,13 @@ import zlib
 
 import numpy as np
 import pytest
+from image_files import file_of, gradient
 from PIL import Image, ImageOps
 
 from heddle.errors import HeddleError, InvalidRequestError, OutOfMemoryError
 from heddle.extensions.vision import reading
 from heddle.extensions.vision.reading import MOST_PIXELS, OpenedPicture
 from heddle.pictures import Picture
-from image_files import file_of, gradient
 
 KINDS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import numpy as np
 import pytest
+from image_files import CAT, file_of, gradient, text_of, url_of
 from PIL import Image
 
 from configs import server_config
@@ -16,7 +17,6 @@ from heddle.extensions.vision import reader
 from heddle.hosting.entries import Entry
 from heddle.hosting.registry import Registry
 from heddle.hosting.status import ModelState
-from image_files import CAT, file_of, gradient, text_of, url_of
 from live_server import live_server
 
 if TYPE_CHECKING:
@@ -386,7 +386,7 @@ def test_pixels_of_a_request_are_bounded(seeing: Running, monkeypatch: pytest.Mo
 
 
 def test_pictures_are_read_in_threads(seeing: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    from threading import current_thread  # noqa: PLC0415
+    from threading import current_thread
 
     names: list[str] = []
 

@@ -20,7 +20,6 @@ from heddle.extensions.vision.processors.internvl import internvl_of, internvl_o
 from heddle.extensions.vision.processors.lfm2_vl import lfm2_vl_of, lfm2_vl_of_gguf
 from heddle.extensions.vision.processors.llama4 import llama4_of, llama4_of_gguf
 from heddle.extensions.vision.processors.llava import llava_of, llava_of_gguf
-from heddle.extensions.vision.processors.llava import llava_of, llava_of_gguf
 from heddle.extensions.vision.processors.llava_next import llava_next_of, llava_next_of_gguf
 from heddle.extensions.vision.processors.pixtral import pixtral_of, pixtral_of_gguf
 from heddle.extensions.vision.processors.qwen_vl import QwenVL, qwen_vl_of, qwen_vl_of_gguf
@@ -50,7 +49,6 @@ _PROCESSORS: Mapping[str, tuple[Make, Make]] = {
     **dict.fromkeys(("pixtral", "mistral3"), (pixtral_of, pixtral_of_gguf)),
     "internvl": (internvl_of, internvl_of_gguf),
     "lfm2_vl": (lfm2_vl_of, lfm2_vl_of_gguf),
-    "llava": (llava_of, llava_of_gguf),
     "llava": (llava_of, llava_of_gguf),
     "llava_next": (llava_next_of, llava_next_of_gguf),
     "llama4": (llama4_of, llama4_of_gguf),
