@@ -161,13 +161,8 @@ def test_too_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_text_that_unpacks_to_much_is_refused() -> None:
     data = bytearray(file_of(gradient()))
     body = b"key\0\0" + zlib.compress(bytes(1 << 24), 9)
-    chunk = (
-        struct.pack(">I", len(body))
-        + b"zTXt"
-        + body
-        + struct.pack(">I", zlib.crc32(b"zTXt" + body))
-    )
-    data[33:33] = chunk
+    check = struct.pack(">I", zlib.crc32(b"zTXt" + body))
+    data[33:33] = struct.pack(">I", len(body)) + b"zTXt" + body + check
     tracemalloc.start()
     refusal(bytes(data))
     assert tracemalloc.get_traced_memory()[1] < 8 << 20

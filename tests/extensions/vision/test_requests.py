@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from threading import current_thread
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -273,9 +274,8 @@ def test_a_blind_model_names_the_others(start: Any) -> None:
         entry.state, entry.engine = ModelState.LOADED, other.engine
         registry._entries.insert(entry)
         answer = httpx.post(live.url + CHAT, json=chat(image(url_of(CAT))))
-    assert (
-        "These models of this server see pictures: 'sighted'" in answer.json()["error"]["message"]
-    )
+    message = answer.json()["error"]["message"]
+    assert "These models of this server see pictures: 'sighted'" in message
 
 
 @pytest.mark.parametrize(
@@ -386,8 +386,6 @@ def test_pixels_of_a_request_are_bounded(seeing: Running, monkeypatch: pytest.Mo
 
 
 def test_pictures_are_read_in_threads(seeing: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    from threading import current_thread
-
     names: list[str] = []
 
     class Noting(reader.OpenedPicture):

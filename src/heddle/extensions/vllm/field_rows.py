@@ -88,9 +88,9 @@ ROWS = (
         _ALL | Api.EMBEDDINGS,
         "mm_processor_kwargs",
         dict[str, Any],
-        "is about images, which the server refuses",
+        "the model decides how it sees a picture",
     ),
-    *ignored(Api.CHAT, "media_io_kwargs", Any, "is about images, which the server refuses"),
+    *ignored(Api.CHAT, "media_io_kwargs", Any, "the model decides how it sees a picture"),
     # --- reasoning ---
     *served(Api.CHAT, "thinking_token_budget", doc="a model that does not reason: no effect"),
     *ignored(

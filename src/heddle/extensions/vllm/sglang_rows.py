@@ -10,7 +10,7 @@ from heddle.server.generate.vendor_fields.row import ignored, refused, served
 _ALL = Api.GENERATION | Api.RESPONSES
 _PLACE = "says where to compute"
 _ADDS = "adds fields to the answer"
-_IMAGES = "is about images, which the server refuses"
+_IMAGES = "the model decides how it sees a picture"
 
 ROWS = (
     *served(_ALL, "regex ebnf", constrains=True),
@@ -57,7 +57,7 @@ ROWS = (
     *ignored(_ALL, "max_dynamic_patch", int, _IMAGES),
     *ignored(_ALL, "min_dynamic_patch", int, _IMAGES),
     *ignored(_ALL, "images_config", dict[str, Any], _IMAGES, {}),
-    *ignored(_ALL, "use_audio_in_video", bool, _IMAGES, False),
+    *ignored(_ALL, "use_audio_in_video", bool, "the server takes no video", False),
     *ignored(_ALL, "bootstrap_host", str, _PLACE),
     *ignored(_ALL, "bootstrap_port", int, _PLACE),
     *ignored(_ALL, "bootstrap_room", int, _PLACE),
