@@ -36,7 +36,7 @@ class ServerConfig(Extended):
     host: str = setting("127.0.0.1", "network", "address to listen on")
     port: int = setting(8080, "network", "port to listen on; 0 = a free port", low=0, high=65_535)
     max_body: int = setting(
-        8 * 1024**2, "network", "largest request body; a larger body is a 413", low=1024, size=True
+        32 * 1024**2, "network", "largest request body; a larger body is a 413", low=1024, size=True
     )
     body_timeout: int = setting(
         30,

@@ -63,12 +63,13 @@ def test_modes_become_rgb_as_pillow_converts(mode: str) -> None:
     assert np.array_equal(read(file_of(image)).pixels, np.asarray(image.convert("RGB")))
 
 
-def test_transparency_is_dropped() -> None:
+def test_transparency_shows_white() -> None:
     image = Image.new("RGBA", (2, 1), (255, 0, 0, 0))
-    assert read(file_of(image)).pixels.tolist() == [[[255, 0, 0]] * 2]
+    image.putpixel((1, 0), (255, 0, 0, 255))
+    assert read(file_of(image)).pixels.tolist() == [[[255, 255, 255], [255, 0, 0]]]
     palette = Image.new("P", (1, 1))
     palette.putpalette([1, 2, 3])
-    assert read(file_of(palette, transparency=0)).pixels.tolist() == [[[1, 2, 3]]]
+    assert read(file_of(palette, transparency=0)).pixels.tolist() == [[[255, 255, 255]]]
 
 
 def test_cmyk() -> None:

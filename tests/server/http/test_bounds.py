@@ -243,10 +243,10 @@ def test_a_large_body_is_refused_where_memory_is_short(monkeypatch: pytest.Monke
 @pytest.mark.parametrize("chunked", [False, True])
 def test_a_body_beyond_the_limit_is_refused_before_the_rest_is_taken(chunked: bool) -> None:
     async def work(bodies: Bodies) -> None:
-        request: Any = FakeRequest(completion(12 << 20), chunked=chunked)
-        with pytest.raises(BodyTooLargeError, match="at most 8388608 bytes"):
+        request: Any = FakeRequest(completion(48 << 20), chunked=chunked)
+        with pytest.raises(BodyTooLargeError, match="at most 33554432 bytes"):
             await bodies.take(request, CompletionRequest, length_of)
-        assert request.taken <= (8 << 20 if chunked else 0)
+        assert request.taken <= (32 << 20 if chunked else 0)
 
     run(work)
 
@@ -255,7 +255,7 @@ def test_a_body_beyond_the_limit_is_refused_before_the_rest_is_taken(chunked: bo
 def test_a_body_may_be_as_long_as_the_limit(chunked: bool) -> None:
     async def work(bodies: Bodies) -> None:
         body = completion(1000)
-        body += b" " * ((8 << 20) - len(body))
+        body += b" " * ((32 << 20) - len(body))
         request: Any = FakeRequest(body, chunked=chunked)
         request.arrived.set()
         assert await bodies.take(request, CompletionRequest, length_of) == 1000

@@ -2,7 +2,7 @@
 
 A file says its size in its header. The size is checked before anything of the picture is decoded.
 The pixels are those of `transformers.image_utils.load_image`: upright by the orientation in EXIF,
-then `convert("RGB")` of Pillow, which drops transparency. Grey of 16 bits is the exception: Pillow
+then `convert("RGB")` of Pillow, on white. Grey of 16 bits is the exception: Pillow
 would cut it to white, so its upper 8 bits count.
 """
 
@@ -115,7 +115,15 @@ def _picture_of(image: Image.Image) -> Picture:
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     if turn is not None:
         image = image.transpose(turn)
-    return Picture.of(np.asarray(image.convert("RGB")))
+    return Picture.of(np.asarray(_opaque(image)))
+
+
+def _opaque(image: Image.Image) -> Image.Image:
+    """The image in RGB. What is transparent shows white, as `transformers` does it."""
+    if not image.has_transparency_data:
+        return image.convert("RGB")
+    white = Image.new("RGBA", image.size, (255, 255, 255, 255))
+    return Image.alpha_composite(white, image.convert("RGBA")).convert("RGB")
 
 
 def _checked(size: tuple[int, int], param: str) -> int:

@@ -24,7 +24,7 @@ QUANTS = (
 """Quants in order of preference: a name without a quant takes the first that there is."""
 
 CONFIG, INDEX, WEIGHTS = "config.json", "model.safetensors.index.json", "model.safetensors"
-TEMPLATES = ("tokenizer_config.json", "chat_template.jinja")
+TEMPLATES = ("tokenizer_config.json", "chat_template.jinja", "chat_template.json")
 TOKENIZER = "tokenizer.json"
 CARD = "README.md"
 

@@ -283,7 +283,7 @@ def check_config(folder: Path, check: CheckArchitecture, name: str = "") -> dict
 
 
 def chat_template_of(folder: Path) -> str | None:
-    """The template of chat_template.jinja, else of tokenizer_config.json; None without one.
+    """The template of chat_template.jinja, chat_template.json or tokenizer_config.json; else None.
 
     Raises:
         ModelSourceError: a file cannot be read.
@@ -295,7 +295,10 @@ def chat_template_of(folder: Path) -> str | None:
             return read_limited(path).decode()
     except UnicodeDecodeError as error:
         raise ModelFileError(f"cannot read {path}: {error}", field=path.name) from error
-    template = read_optional_json(folder / "tokenizer_config.json").get("chat_template")
+    # Folders of models that see may have the template of their processor in a file of its own.
+    of_processor = read_optional_json(folder / "chat_template.json").get("chat_template")
+    own = read_optional_json(folder / "tokenizer_config.json").get("chat_template")
+    template = own if of_processor is None else of_processor
     if isinstance(template, list):  # several, by name
         named = [one for one in template if isinstance(one, dict)]
         found = [one.get("template") for one in named if one.get("name") == "default"]
