@@ -42,6 +42,7 @@ class FakeEyes:
     """
 
     mark = "<pad>"
+    summary = "fake"
 
     def __init__(self, tokenizer: FakeTokenizer) -> None:
         self.encoder = FakeEncoder()

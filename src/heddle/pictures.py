@@ -241,10 +241,13 @@ class Sighted(Protocol):
     Attributes:
         mark: what the chat template writes for a picture.
         encoder: makes the rows.
+        summary: the eyes in a few words for people.
     """
 
     @property
     def mark(self) -> str: ...
+    @property
+    def summary(self) -> str: ...
     @property
     def encoder(self) -> Encoder: ...
 

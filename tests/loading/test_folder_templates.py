@@ -1,4 +1,4 @@
-"""Where folders have their chat template: the file of the processor comes before the tokenizer's."""
+"""Where folders have their chat template: the processor's file comes before the tokenizer's."""
 
 from __future__ import annotations
 

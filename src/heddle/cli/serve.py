@@ -132,6 +132,8 @@ def _announce(registry: "Registry", server: ServerConfig, place: str) -> None:
             f"model     {info.id} ({info.parameters / 1e6:,.0f}M {info.quantisation}, {info.path})"
         )
         print(f"runs on   {engine.model.executor.summary}")
+        if engine.model.eyes is not None:
+            print(f"sees      pictures ({engine.model.eyes.summary})")
         print(f"slots     {config.slots} of {counted(info.context, 'token')}, queue {config.queue}")
     waiting = [name for name in registry.names if name not in registry.engines]
     if waiting:

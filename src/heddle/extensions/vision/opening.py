@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import math
+from collections import Counter
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from heddle.errors import UnsupportedModelError
+from heddle.errors import ConfigError, OutOfMemoryError, UnsupportedModelError
 from heddle.executors.seeing import SeeingExecutor
 from heddle.extensions.vision.files import eyes_of
 from heddle.extensions.vision.kinds import kind_of
@@ -25,6 +27,7 @@ from heddle.extensions.vision.processors.pixtral import pixtral_of, pixtral_of_g
 from heddle.extensions.vision.processors.qwen_vl import QwenVL, qwen_vl_of, qwen_vl_of_gguf
 from heddle.extensions.vision.settings import EyesSettings
 from heddle.extensions.vision.sighting import ModelEyes
+from heddle.process_memory import machine_memory
 from heddle.weights.huggingface.json_files import read_optional_json
 
 if TYPE_CHECKING:
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
     from heddle.config import EngineConfig
     from heddle.executor import Executor
     from heddle.extensions.vision.eyes import EyesCheckpoint
+    from heddle.extensions.vision.kinds.kind import Kind
     from heddle.extensions.vision.processors.prepared import Processor
     from heddle.text.tokenizer.tokenizer import Tokenizer
     from heddle.weights.checkpoint import Checkpoint
@@ -59,7 +63,7 @@ _SEE_ONE_ANOTHER = ("gemma3",)
 """Kinds whose tokens of a picture see one another in the text model."""
 
 _LEAST_PATCHES = 4096
-"""Patches of a pass at least, so that several tiles share it."""
+"""Patches of a pass at least, so that several tiles share it. More do not make it faster."""
 
 
 def eyes_of_model(
@@ -68,12 +72,18 @@ def eyes_of_model(
     """The eyes of a model; None if it has none, or if it runs on a device that does not see.
 
     Raises:
-        ConfigError: the setting `mmproj` names a file for a folder.
+        ConfigError: the setting `mmproj` names a file for a folder, or the device does not see.
         ModelSourceError, ModelFileError, UnsupportedModelError: the eyes cannot be loaded.
         OutOfMemoryError: there is too little memory.
     """
     settings = config.of(EyesSettings)
     if not isinstance(executor, SeeingExecutor):
+        if settings.mmproj not in ("auto", "none"):
+            raise ConfigError(
+                f"mmproj is {settings.mmproj}, but models on device {config.device} see no"
+                " pictures; use --device cpu, or leave the setting out",
+                param="mmproj",
+            )
         return None
     eyes = eyes_of(checkpoint, settings.mmproj)
     if eyes is None:
@@ -101,14 +111,49 @@ def _opened(
         raise UnsupportedModelError(
             f"the tokenizer has no token {processor.row_token}, which stands for pictures"
         )
-    most = max(_LEAST_PATCHES, settings.image_tokens * kind.tower.fold)
+    _check_memory(eyes)
+    most = _most_patches(eyes, kind, processor, settings.image_tokens)
     return ModelEyes(
         *(kind, processor, executor.make_encoder(kind.tower, eyes, most), tokenizer, row),
         settings.image_cache,
+        summary=_summary(eyes),
         most_patches=most,
         has_axes=checkpoint.hyperparameters.get("rope.sections") is not None,
         whole=eyes.architecture in _SEE_ONE_ANOTHER,
     )
+
+
+def _most_patches(eyes: EyesCheckpoint, kind: Kind, processor: Processor, image_tokens: int) -> int:
+    """Patches of the largest scene, or of several."""
+    if isinstance(processor, QwenVL | Glm4V):
+        largest = image_tokens * kind.tower.fold
+    else:
+        read = eyes.hyperparameters
+        largest = (read.integer("image_size", 0) // kind.cutter.patch) ** 2 + 1
+    return max(_LEAST_PATCHES, largest)
+
+
+def _check_memory(eyes: EyesCheckpoint) -> None:
+    """Check that there is memory for the eyes.
+
+    Raises:
+        OutOfMemoryError: there is not.
+    """
+    needed = sum(tensor.nbytes for tensor in eyes.tensors.values())
+    memory = machine_memory()
+    if memory is not None and memory.free < needed:
+        raise OutOfMemoryError(
+            f"the eyes of {eyes.path} need {needed / 1e6:,.0f} MB of memory, and"
+            f" {memory.free / 1e6:,.0f} MB are free; set a smaller kv_cache, or --mmproj none",
+            param="model",
+        )
+
+
+def _summary(eyes: EyesCheckpoint) -> str:
+    weights: Counter[str] = Counter()
+    for tensor in eyes.tensors.values():
+        weights[tensor.type.name] += math.prod(tensor.shape)
+    return f"{eyes.architecture}, {weights.total() / 1e6:,.0f}M {weights.most_common(1)[0][0]}"
 
 
 def _processor(eyes: EyesCheckpoint) -> Processor:

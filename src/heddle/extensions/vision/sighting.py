@@ -130,6 +130,7 @@ class ModelEyes:
         row_id: int,
         cache_bytes: int,
         *,
+        summary: str,
         most_patches: int,
         has_axes: bool,
         whole: bool,
@@ -139,6 +140,7 @@ class ModelEyes:
         With `whole`, all tokens of a picture see one another.
         """
         self.encoder = encoder
+        self.summary = summary
         self.mark = processor.placeholder
         self.whole = whole
         self._kind, self._processor, self._tokenizer = kind, processor, tokenizer
