@@ -438,7 +438,9 @@ class Scheduler:
         reason: FinishReason | None = None
         match outcome:
             case Sampled(token=token, mu=mu):
-                sequence.append(token)
+                sequence.tokens.append(token)
+                if sequence.keys is not sequence.tokens:
+                    sequence.keys.append(token)
                 sequence.mu = mu
                 if sequence.driven:
                     sequence.paused = True

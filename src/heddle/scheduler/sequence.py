@@ -228,12 +228,6 @@ class Sequence:
             sight=None if pictures is None else pictures.sight(start, end + len(guesses)),
         )
 
-    def append(self, token: int) -> None:
-        """Append a token of its output."""
-        self.tokens.append(token)
-        if self.keys is not self.tokens:
-            self.keys.append(token)
-
     def end(self) -> None:
         """Note that it has ended. Its drafters are of no more use; a caller may keep the rest."""
         self.ended = True
