@@ -114,7 +114,7 @@ class Conversation:
             BlindModelError: the model sees no pictures.
             InvalidRequestError: the file holds no picture.
         """
-        self._engine.model.sight()
+        self._engine.model.sight(path)
         self._pictures.append(picture_reader().take(Path(path), path))
 
     def adapt(self, name: str) -> None:

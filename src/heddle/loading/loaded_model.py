@@ -231,16 +231,17 @@ class LoadedModel:
             return Illustrated(text, tuple(pictures))
         return self.tokenizer.encode_chat(text)
 
-    def sight(self) -> Sighted:
-        """What sees pictures.
+    def sight(self, param: str = "messages") -> Sighted:
+        """What sees pictures, such as that of the field `param`.
 
         Raises:
             BlindModelError: the model has no eyes.
         """
         if self.eyes is None:
             raise BlindModelError(
-                f"{self.info.id} sees no pictures. Load a model with eyes, or send text alone",
-                param="messages",
+                f"{self.info.id} sees no pictures, and {param} has one. Load a model with eyes, or"
+                " send text alone",
+                param=param,
             )
         return self.eyes
 

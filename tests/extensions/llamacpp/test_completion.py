@@ -235,7 +235,7 @@ def test_hints_are_named(shared: Running) -> None:
         ({"prompt": [True]}, "prompt[0]"),
         ({"prompt": [32]}, "prompt"),
         ({"prompt": ["a", [1, -1]]}, "prompt"),
-        ({"prompt": {"prompt_string": "a", "multimodal_data": ["x"]}}, "prompt.multimodal_data"),
+        ({"prompt": {"prompt_string": "a", "multimodal_data": ["x"]}}, "prompt.multimodal_data[0]"),
         ({"prompt": {"text": "a"}}, "prompt.text"),
         ({"n_predict": -2}, "max_tokens"),
         ({"n_probs": 1025}, "n_probs"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from threading import current_thread
 from typing import TYPE_CHECKING, Any
 
@@ -263,7 +264,8 @@ def test_a_blind_model_refuses_before_it_reads(
     monkeypatch.setattr(reader, "OpenedPicture", lambda *_: pytest.fail("read"))
     response = shared.post(path, body)
     assert response.status_code == 400
-    assert "fake sees no pictures" in response.text
+    assert "fake sees no pictures, and " in response.text
+    assert re.search(r"(image_url|images\[0\]|source\.data|multimodal_data\[0\])", response.text)
     assert "These models of this server see pictures: none" in response.text
 
 

@@ -32,6 +32,11 @@ if TYPE_CHECKING:
     from fake_server import Running
     from heddle.server.generate.vendor_fields.row import Row
 
+
+class AnyPart(chat_fields.TextPart, chat_fields.ImagePart):  # type: ignore[misc]
+    """Both kinds of parts."""
+
+
 OWN = {"open_schemas"}
 """Fields that only this server has."""
 BODIES: list[tuple[Api, str, type[BaseModel]]] = [
@@ -48,7 +53,8 @@ BODIES: list[tuple[Api, str, type[BaseModel]]] = [
     (Api.POOLING, "", pooling.PoolingRequest),
     (Api.TOKENIZE, "", tokenize.TokenizeRequest),
     (Api.CHAT, "messages", chat_fields.ChatMessage),
-    (Api.CHAT, "messages.content", chat_fields.TextPart),
+    (Api.CHAT, "messages.content", AnyPart),
+    (Api.CHAT, "messages.content.image_url", chat_fields.ImageAddress),
     (Api.CHAT, "tools", chat_fields.FunctionTool),
     (Api.CHAT, "tools.function", chat_fields.Function),
     (Api.CHAT, "thinking", schemas.Thinking),

@@ -96,6 +96,8 @@ class Chat:
             BlindModelError: there are pictures, and the model has no eyes.
         """
         model, variables = served.engine.model, self.variables
+        for sent in pictures_in(self.messages)[:1]:
+            model.sight(sent.param)
         if variables and model.template is not None:
             variables = model.template.dialect.reasoning.translated(variables)
         if self.reasoning is not NO_WISH:

@@ -92,7 +92,7 @@ class Pictured:
             BlindModelError: the model has no eyes.
         """
         model = served.engine.model
-        mark, marks = model.sight().mark, self.text.count(MARK)
+        mark, marks = model.sight(self.sent[0].param).mark, self.text.count(MARK)
         if marks != len(self.sent) or (mark != MARK and mark in self.text):
             raise InvalidRequestError(
                 f"prompt_string must have {MARK} once for each picture and {mark!r} nowhere, got"
