@@ -186,7 +186,6 @@ class LoadedModel:
                 or it does not show a picture.
             BlindModelError: there are pictures, and the model has no eyes.
         """
-        from heddle.text.chat.illustrations import Illustrations
         from heddle.text.chat.template import render_unfinished
 
         if self.template is None:
@@ -195,20 +194,27 @@ class LoadedModel:
                 param="messages",
             )
         dialect = self.template.dialect
-        illustrations = Illustrations.of(messages)
-        if illustrations.stand_ins:
-            mark = self.sight().mark
-        written, told = dialect.conversation(illustrations.messages, tools)
-        names = {**(variables or {}), dialect.form.tools_variable: told}
-        if illustrations.stand_ins:
-            names["stand_ins"] = illustrations.stand_ins
+        illustrations, given = None, variables or {}
+        if any(isinstance(one.get("content"), list) for one in messages):
+            from heddle.text.chat.illustrations import Illustrations
+
+            illustrations = Illustrations.of(messages)
+            messages, given = (
+                illustrations.messages,
+                {**given, "stand_ins": illustrations.stand_ins},
+            )
+            mark = self.sight().mark if illustrations.stand_ins else ""
+        written, told = dialect.conversation(messages, tools)
+        names = {**given, dialect.form.tools_variable: told}
         if continue_final_message:
             text = render_unfinished(self.template, written, **names)
         else:
             text = self.template.render(
                 written, add_generation_prompt=add_generation_prompt, **names
             )
-        return illustrations.finish(text, mark) if illustrations.stand_ins else text
+        if illustrations is None or not illustrations.stand_ins:
+            return text
+        return illustrations.finish(text, mark)
 
     def chat_prompt(
         self, messages: Sequence[Mapping[str, Any]], **more: Any

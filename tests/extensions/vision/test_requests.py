@@ -249,7 +249,9 @@ def test_a_stream_with_choices(seeing: Running, eyes: FakeEyes) -> None:
 
 def test_ollama_gives_no_context_after_pictures(seeing: Running) -> None:
     path, body, _, _ = SENT[9]
-    assert "context" not in seeing.post(path, body | {"stream": False}).json()
+    answer = seeing.post(path, body | {"stream": False}).json()
+    assert answer["done"]
+    assert "context" not in answer
 
 
 @pytest.mark.parametrize(("path", "body", "_prompt", "_files"), SENT)

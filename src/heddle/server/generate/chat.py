@@ -96,7 +96,7 @@ class Chat:
             BlindModelError: there are pictures, and the model has no eyes.
         """
         model, variables = served.engine.model, self.variables
-        for sent in pictures_in(self.messages)[:1]:
+        for sent in self._sent()[:1]:
             model.sight(sent.param)
         if variables and model.template is not None:
             variables = model.template.dialect.reasoning.translated(variables)
@@ -116,7 +116,7 @@ class Chat:
         Raises:
             InvalidRequestError: a picture cannot be read, or comes after an earlier conversation.
         """
-        model, sent = served.engine.model, pictures_in(self.messages)
+        model, sent = served.engine.model, self._sent()
         if not sent:
             tokens = model.tokenizer.encode_chat(text)
             return joined_tokens(self.before, tokens, model.tokenizer.bos_id)
@@ -128,6 +128,12 @@ class Chat:
             )
         pictures = picture_reader().read(sent, served.config)
         return model.lay(Illustrated(text, tuple(pictures)))
+
+    def _sent(self) -> list[SentPicture]:
+        """The pictures of the messages, which mostly have none."""
+        if all(isinstance(one["content"], str) for one in self.messages):
+            return []
+        return pictures_in(self.messages)
 
 
 def chat_of(body: ChatFields, **more: Any) -> Chat:
