@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, TypeVar
 
-from heddle.errors import AuthenticationError, ForbiddenError
+from heddle.errors import AuthenticationError, BlindModelError, ForbiddenError
 from heddle.extensions.ollama.fields import seconds_of
 from heddle.extensions.ollama.schemas import ChatRequest, GenerateRequest
 from heddle.extensions.ollama.writer import Clock, now
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from heddle.extensions.ollama.schemas import GenerationBody
     from heddle.server.generate.dispatch import Dispatcher, Translate
     from heddle.server.generate.request import GenerationRequest
-    from heddle.server.generate.service import Served, Service
+    from heddle.server.generate.service import Service
     from heddle.server.generate.usage import Json
     from heddle.server.generate.writer import AnswerWriter
 
@@ -59,13 +59,13 @@ class Residence:
         def translated(body: B) -> B | tuple[Engine, GenerationRequest, AnswerWriter]:
             if body.is_empty:
                 return body
-
-            def made(served: Served) -> tuple[Engine, GenerationRequest, AnswerWriter]:
-                return served.engine, *translate(body, served, request.scope)
-
-            generation = service.use(body.model, made)
+            served = service.served(body.model)
+            try:
+                generation, writer = translate(body, served, request.scope)
+            except BlindModelError as error:
+                raise service.naming_others(error) from None
             self.keep(request, body.model, body.keep_alive)
-            return generation
+            return served.engine, generation, writer
 
         made = await service.bodies.take(
             request, schema, translated, lambda error: service.load(request, error)

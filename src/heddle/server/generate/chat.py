@@ -96,8 +96,8 @@ class Chat:
             BlindModelError: there are pictures, and the model has no eyes.
         """
         model, variables = served.engine.model, self.variables
-        for sent in self._sent()[:1]:
-            model.sight(sent.param)
+        if any(isinstance(one["content"], list) for one in self.messages):
+            model.sight(pictures_in(self.messages)[0].param)
         if variables and model.template is not None:
             variables = model.template.dialect.reasoning.translated(variables)
         if self.reasoning is not NO_WISH:
@@ -116,9 +116,11 @@ class Chat:
         Raises:
             InvalidRequestError: a picture cannot be read, or comes after an earlier conversation.
         """
-        model, sent = served.engine.model, self._sent()
-        if not sent:
+        model = served.engine.model
+        if all(isinstance(one["content"], str) for one in self.messages):
             tokens = model.tokenizer.encode_chat(text)
+            if not self.before:
+                return tokens
             return joined_tokens(self.before, tokens, model.tokenizer.bos_id)
         if self.before:
             raise InvalidRequestError(
@@ -126,14 +128,8 @@ class Chat:
                 " conversation as messages",
                 param="context",
             )
-        pictures = picture_reader().read(sent, served.config)
+        pictures = picture_reader().read(pictures_in(self.messages), served.config)
         return model.lay(Illustrated(text, tuple(pictures)))
-
-    def _sent(self) -> list[SentPicture]:
-        """The pictures of the messages, which mostly have none."""
-        if all(isinstance(one["content"], str) for one in self.messages):
-            return []
-        return pictures_in(self.messages)
 
 
 def chat_of(body: ChatFields, **more: Any) -> Chat:

@@ -223,27 +223,22 @@ class Service:
         """
 
         def translated(body: S) -> T:
-            return self.use(getattr(body, "model", None), lambda served: translate(body, served))
+            served = self.served(getattr(body, "model", None))
+            try:
+                return translate(body, served)
+            except BlindModelError as error:
+                raise self.naming_others(error) from None
 
         return await self.bodies.take(
             request, schema, translated, lambda error: self.load(request, error)
         )
 
-    def use(self, name: str | None, translate: Callable[[Served], T]) -> T:
-        """The result of `translate` for the model that a request names. Raises as :meth:`served`.
-
-        Raises:
-            BlindModelError: the request has pictures, and the model sees none. The error names the
-                loaded models that do.
-        """
-        served = self.served(name)
-        try:
-            return translate(served)
-        except BlindModelError as error:
-            engines = self.registry.engines.items()
-            seeing = [repr(one) for one, engine in engines if engine.model.eyes is not None]
-            said = f"These models of this server see pictures: {', '.join(seeing) or 'none'}"
-            raise BlindModelError(f"{error.message}. {said}", param=error.param) from None
+    def naming_others(self, error: BlindModelError) -> BlindModelError:
+        """The error, with the names of the loaded models that see pictures."""
+        engines = self.registry.engines.items()
+        seeing = [repr(name) for name, engine in engines if engine.model.eyes is not None]
+        said = f"These models of this server see pictures: {', '.join(seeing) or 'none'}"
+        return BlindModelError(f"{error.message}. {said}", param=error.param)
 
     async def engine(self, request: Request, name: str | None) -> Engine:
         """The engine of the model that a request without a body names. Raises as :meth:`take`."""

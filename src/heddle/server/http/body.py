@@ -195,8 +195,12 @@ class Bodies:
                 if len(raw) >= _LARGE:
                     trim_memory()
 
+        result: T | None = None
+        slow: S | None
         if len(raw) <= _SMALL:
-            result, slow = work()
+            slow, notes = self._parse(raw, schema, record_of(request.scope))
+            if not notes.slow:
+                return translate(slow)
         else:
             worker = self._worker if len(raw) < _LARGE else self._worker_of_large
             result, slow = await self._in_turn(request, worker, work)

@@ -95,6 +95,7 @@ class ChatTemplate:
             ) from error
         self._dates = {name: format for name, format in _DATES.items() if name in read}
         self.source = source
+        self._reads_parts = _NAMES_IMAGES.search(source) is not None
         self.dialect = Dialect.of(source, read, taken)
         self._defaults = {
             "bos_token": bos_token,
@@ -131,7 +132,7 @@ class ChatTemplate:
         dates = {name: _strftime_now(format) for name, format in self._dates.items()}
         names = dates | self._defaults | variables
         names |= {
-            "messages": self._with_parts(messages, stand_ins),
+            "messages": self._with_parts(messages, stand_ins) if self._reads_parts else messages,
             "add_generation_prompt": add_generation_prompt,
         }
         try:
@@ -143,7 +144,7 @@ class ChatTemplate:
         self, messages: Sequence[Mapping[str, Any]], stand_ins: Sequence[str]
     ) -> Sequence[Mapping[str, Any]]:
         """The messages, with parts as contents where the template reads parts."""
-        if not self._reads_parts or not (stand_ins or self._needs_parts):
+        if not (stand_ins or self._needs_parts):
             return messages
         return [
             {**one, "content": parts_of(one["content"], stand_ins)}
@@ -151,11 +152,6 @@ class ChatTemplate:
             else one
             for one in messages
         ]
-
-    @cached_property
-    def _reads_parts(self) -> bool:
-        """Whether a content may be a list of parts."""
-        return _NAMES_IMAGES.search(self.source) is not None
 
     @cached_property
     def _needs_parts(self) -> bool:
