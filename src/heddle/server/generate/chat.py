@@ -179,7 +179,8 @@ def compose(
     dialect = model.template.dialect
     if params.grammar is not None and params.grammar.kind != JSON_SCHEMA:
         text = dialect.form.text_opened(text)  # the grammar allows neither marks nor reasoning
-    prompt = chat.prompt(text, served)
+    plain = not chat.before and all(isinstance(one["content"], str) for one in chat.messages)
+    prompt = model.tokenizer.encode_chat(text) if plain else chat.prompt(text, served)
     begun = text_in(chat.messages[-1]["content"]) if chat.continues else ""
     reading = dialect.reading(text, use.schemas if use.functions else None, begun)
     if reading is not PLAIN or params.grammar is not None:
