@@ -116,7 +116,7 @@ def test_the_page_of_serve_has_every_setting_in_the_panel_of_its_group() -> None
         expected = {setting.option for setting in described if setting.group == group}
         assert options_of(page, group) == expected
     assert "HEDDLE_KV_CACHE for --kv-cache" in page
-    assert "[default: 8M]" in page
+    assert "[default: 32M]" in page
 
 
 def test_a_conversation_has_no_settings_of_servers() -> None:

@@ -28,7 +28,6 @@ class EyesSettings(EngineSettings):
         " made smaller",
         low=16,
         high=16384,
-        fixed=True,
         changes_answers=True,
     )
     image_cache: int = setting(
@@ -37,7 +36,6 @@ class EyesSettings(EngineSettings):
         "memory for pictures that a model has seen, so that other requests find them; beyond it"
         " those that were used least recently are put out",
         size=True,
-        fixed=True,
     )
 
     def beside_default(self, default: EyesSettings) -> EyesSettings:
