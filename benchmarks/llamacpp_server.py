@@ -67,6 +67,7 @@ def main() -> None:
         "--kv-type", default="f16", help="ggml's name of the type of keys and values"
     )
     parser.add_argument("--lora", help="an adapter in a GGUF file, for all requests")
+    parser.add_argument("--mmproj", help="the eyes of the model")
     parser.add_argument("--look-up", action="store_true", help="guess tokens from the prompt")
     arguments = parser.parse_args()
 
@@ -75,6 +76,9 @@ def main() -> None:
         kinds = xllamacpp.common_speculative_type
         params.speculative.types = [kinds.COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE]
     params.model.path = arguments.model
+    if arguments.mmproj:
+        params.mmproj.path = arguments.mmproj
+        params.mmproj_use_gpu = False
     if arguments.lora:
         params.lora_adapters = [xllamacpp.CommonAdapterLoraInfo(arguments.lora, 1.0)]
     params.port = arguments.port

@@ -110,5 +110,6 @@ def write_eyes(
         "clip.vision.image_std": np.float32([0.5, 0.5, 0.5]),
         "clip.use_gelu": True,
         "clip.vision.projector.scale_factor": merge,
+        "clip.vision.preproc_image_size": 4 * side,
     }
     return write_gguf(path, metadata, tensors())
