@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
@@ -33,9 +34,9 @@ _ROWS = 256
 _SCENES = 64
 """Most scenes of a pass."""
 
-_PART = 1024
-"""Patches of which a stage is computed at once while others wait: 0.1 s for eyes of 0.6 billion
-weights on two cores."""
+_PARTS, _MOST_PARTS, _LONG = 6, 32, 0.2
+"""Most parts of a stage, and of one that lasts longer than so many seconds. A matmul has six items
+for each thread, so with more parts threads would wait for each other."""
 
 
 class CpuEncoder:
@@ -78,6 +79,9 @@ class CpuEncoder:
         self._made: dict[Look, list[npt.NDArray[np.float32]]] = {}  # rows of looks that lack some
         self._step: dict[str, Any] = {}  # of the batch: what `Program.begin` needs of each piece
         self._stage = self._part = 0
+        self._parts = 1
+        self._spent = 0.0  # seconds, for the parts of the stage so far
+        self._costs: dict[int, float] = {}  # seconds for a patch, by stage, measured last
 
     def advance(self, wanted: Sequence[Look], seconds: float) -> None:
         until = time.perf_counter() + seconds
@@ -86,7 +90,7 @@ class CpuEncoder:
             self._batch = []
         try:
             while self._batch or self._begin(wanted):
-                self._compute_piece()
+                self._compute_piece(seconds)
                 if time.perf_counter() >= until:
                     return
         except (ValueError, RuntimeError, MemoryError) as error:
@@ -130,21 +134,30 @@ class CpuEncoder:
             "places": np.ascontiguousarray(np.concatenate([scene.places for scene in scenes])),
             "runs": np.concatenate([scene.runs for scene in scenes]).reshape(count, -1),
         }
-        self._parts = -(-count // _PART)
         self._program.write(self._inputs, np.concatenate([scene.values for scene in scenes]))
         self._stage = self._part = 0
         return True
 
-    def _compute_piece(self) -> None:
-        """Compute a part of a stage, or from the last one over patches on, everything."""
-        last = self._program.token_stages
-        if self._stage == last:
+    def _compute_piece(self, seconds: float) -> None:
+        """Compute a part of a stage, in about so long; from the last one over patches on, all."""
+        if self._stage == self._program.token_stages:
             self._finish()
             return
+        count = len(self._step["ids"])
+        if self._part == 0:
+            expected = self._costs.get(self._stage, 0.0) * count
+            most = _MOST_PARTS if expected > _LONG else _PARTS
+            # What a stage takes is not known before the first pass.
+            wanted = math.ceil(expected / max(seconds, 1e-3)) if expected else most
+            self._parts = max(1, min(wanted, most))
+            self._spent = 0.0
         piece, part = (self._stage, self._stage + 1), (self._part, self._parts)
+        began = time.perf_counter()
         self._run(piece=piece, part=part)
+        self._spent += time.perf_counter() - began
         self._part += 1
         if self._part == self._parts:
+            self._costs[self._stage] = self._spent / count
             self._stage, self._part = self._stage + 1, 0
 
     def _finish(self) -> None:
