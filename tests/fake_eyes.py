@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -13,11 +13,16 @@ from heddle.state import FIRST_KEY
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fake_model import FakeTokenizer
     from heddle.pictures import Illustrated, Picture
 
 ROW_TOKEN = 27
 """The space of the fake tokenizer."""
+
+
+class EncodesChats(Protocol):
+    """What fake eyes need of a fake tokenizer."""
+
+    def encode_chat(self, text: str) -> list[int]: ...
 
 
 class FakeEncoder:
@@ -44,7 +49,7 @@ class FakeEyes:
     mark = "<pad>"
     summary = "fake"
 
-    def __init__(self, tokenizer: FakeTokenizer) -> None:
+    def __init__(self, tokenizer: EncodesChats) -> None:
         self.encoder = FakeEncoder()
         self.seen: list[Picture] = []
         self.texts: list[str] = []

@@ -13,6 +13,7 @@ import httpx
 import openai
 
 from fake_executor import END, FakeExecutor, tokens_of
+from fake_eyes import FakeEyes
 from fake_model import fake_model
 from heddle.config import EngineConfig
 from heddle.engine import Engine
@@ -187,13 +188,17 @@ class Talking:
 
 
 @contextmanager
-def talking_engine(template: str, context: int = 4096) -> Iterator[tuple[Engine, TalkingExecutor]]:
-    """An engine of a model with this chat template."""
+def talking_engine(
+    template: str, context: int = 4096, *, sees: bool = False
+) -> Iterator[tuple[Engine, TalkingExecutor]]:
+    """An engine of a model with this chat template. If it `sees`, it has fake eyes."""
     tokenizer = LetterTokenizer()
     executor = TalkingExecutor(tokenizer)
     model = fake_model(executor, context=context)
     shape = replace(model.shape, vocabulary=VOCABULARY)
     parts: Any = {"tokenizer": tokenizer, "template": ChatTemplate(template, "", "<end>")}
+    if sees:
+        parts["eyes"] = FakeEyes(tokenizer)
     model = replace(model, shape=shape, **parts)
     with Engine(model, EngineConfig(slots=4, queue=16)) as engine:
         yield engine, executor

@@ -235,6 +235,9 @@ def test_a_rendered_conversation_has_the_marks_of_completions(seeing: Running) -
 def test_the_server_says_that_the_model_sees(seeing: Running, shared: Running) -> None:
     assert seeing.get("/props").json()["modalities"]["vision"] is True
     assert shared.get("/props").json()["modalities"]["vision"] is False
+    for server, sees in ((seeing, True), (shared, False)):
+        assert server.get("/v1/models").json()["data"][0]["modalities"] == {"vision": sees}
+        assert server.get("/v1/models/fake").json()["modalities"] == {"vision": sees}
     assert "vision" in seeing.post("/api/show", {"model": "fake"}).json()["capabilities"]
     assert "vision" not in shared.post("/api/show", {"model": "fake"}).json()["capabilities"]
 

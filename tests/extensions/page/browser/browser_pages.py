@@ -40,10 +40,12 @@ class Speaker:
     Attributes:
         url: its address.
         executor: its `gate` holds the model's steps while it is clear.
+        eyes: those of the model, None if it sees no pictures.
     """
 
     def __init__(self, engine: Engine, executor: TalkingExecutor, config: ServerConfig) -> None:
         self.executor = executor
+        self.eyes: Any = engine.model.eyes
         self._stack = ExitStack()
         self.url = self._stack.enter_context(live_server(engine, config)).url
 
@@ -97,8 +99,8 @@ def alternatives(chunk: Chunk, read: Any) -> list[Sampled | Failed]:
 
 
 @contextmanager
-def speaking(**settings: Any) -> Iterator[Speaker]:
-    with talking_engine(TEMPLATE) as (engine, executor):
+def speaking(*, sees: bool = False, **settings: Any) -> Iterator[Speaker]:
+    with talking_engine(TEMPLATE, sees=sees) as (engine, executor):
         encode = cache(executor._tokenizer.encode)  # the executor asks for it with each token
         executor._tokenizer.encode = encode  # type: ignore[method-assign]
         read = executor._read

@@ -261,12 +261,12 @@ def test_export_and_import(page: Page, server: Speaker, tmp_path: Path) -> None:
         page.get_by_role("button", name="Export").click()
     file = tmp_path / "one.json"
     download.value.save_as(file)
-    page.locator("input[type=file]").set_input_files(file)
+    page.locator(".list input[type=file]").set_input_files(file)
     expect(page.locator(".conversations a")).to_have_text(["apples", "apples"])
     broken = json.loads(file.read_text())
     broken["messages"][0]["parent"] = broken["messages"][1]["id"]
     file.write_text(json.dumps(broken))
-    page.locator("input[type=file]").set_input_files(file)
+    page.locator(".list input[type=file]").set_input_files(file)
     expect(page.get_by_role("dialog")).to_contain_text("form a circle")
 
 

@@ -107,6 +107,7 @@ def described(name: str, status: ModelStatus, service: Service) -> dict[str, Any
         "quantisation": info.quantisation,
         "kv_type": engine.config.kv_type,
         "parameters": info.parameters,
+        "modalities": {"vision": engine.model.eyes is not None},  # as in llama.cpp's /props
         "max_input_tokens": engine.context,
         "max_tokens": engine.context,
         "meta": {  # llama.cpp's

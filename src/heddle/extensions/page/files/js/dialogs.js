@@ -87,6 +87,17 @@ export function tell(title, text) {
 }
 
 /**
+ * Show a picture as large as the window allows.
+ * @param {string} name
+ * @param {string} url
+ * @returns {Promise<any>}
+ */
+export function showPicture(name, url) {
+  const image = el('img.large', { src: url, alt: name });
+  return ask(name, [image], [{ label: 'Close', value: null, kind: 'main' }]);
+}
+
+/**
  * Show the address of a link that a model wrote, and open or copy it only on demand.
  * @param {string} address
  */

@@ -15,6 +15,7 @@ const ICONS = {
   forth: 'm6 3 5 5-5 5',
   go: 'M4 3v10l9-5z',
   list: 'M2 4h12M2 8h12M2 12h12',
+  picture: 'M2.5 3.5h11v9h-11zM2.5 11l3-3 2.5 2.5 2.5-2 3 2.5M5.6 6.2h.01',
   redo: 'M13 8a5 5 0 1 1-1.5-3.5L13 6M13 2.5V6H9.5',
   remove: 'M3 4.5h10M6 4V2.5h4V4M4.5 4.5 5 13.5h6l.5-9M7 7v4M9 7v4',
   send: 'M8 13V3M4 7l4-4 4 4',

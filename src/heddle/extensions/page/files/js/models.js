@@ -38,6 +38,17 @@ export class Models extends EventTarget {
     await this._store.savePreference('model', id);
   }
 
+  /**
+   * @param {string[]} names
+   * @returns {string} Why a message to these models has no pictures; empty if it may have some. The
+   *   server does not know it of a model that is not loaded.
+   */
+  whyNoPictures(names) {
+    const isBlind = (one) => names.includes(one.id) && one.modalities?.vision === false;
+    const blind = this.all.find(isBlind);
+    return blind ? `${blind.id} sees no pictures.` : '';
+  }
+
   /** @returns {Object|undefined} What the list says of the chosen model. */
   get details() {
     return this.all.find((one) => one.id === this.chosen);

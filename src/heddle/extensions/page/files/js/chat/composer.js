@@ -1,16 +1,18 @@
 // The field for the next message.
 
 import { button, el } from '../dom.js';
+import { Tray } from './tray.js';
 
 const TALLEST = 240;
 
 /** The field, with the button that sends or stops. */
 export class Composer {
   /**
-   * @param {(text: string) => boolean} send Returns whether it takes the text.
-   * @param {() => void} stop
+   * @param {import('../main.js').App} app
+   * @param {{send: (text: string, pictures: Object[]) => boolean, stop: () => void,
+   *   whyNoPictures: () => string}} actions `send` returns whether it takes the message.
    */
-  constructor(send, stop) {
+  constructor(app, { send, stop, whyNoPictures }) {
     this._send = send;
     this._stop = stop;
     this.field = el('textarea', {
@@ -21,11 +23,12 @@ export class Composer {
       oninput: () => this._grow(),
       onkeydown: (event) => this._press(event),
     });
+    this.tray = new Tray(app, this.field, whyNoPictures);
     this._button = el('button.main.has-icon', { type: 'submit' });
     this.node = el(
       'form.composer',
       { onsubmit: (event) => this._submit(event) },
-      el('div.box', {}, this.field, this._button),
+      el('div.box', {}, this.tray.node, this.tray.button, this.field, this._button),
       el('p.hint', {}, 'Enter sends, Shift+Enter begins a line, Escape stops.'),
     );
     this.setRunning(false);
@@ -56,7 +59,10 @@ export class Composer {
       return;
     }
     const text = this.field.value;
-    if (!text.trim() || !this._send(text)) return;
+    const { pictures } = this.tray;
+    if (!this.tray.isReady() || !(text.trim() || pictures.length)) return;
+    if (!this._send(text, pictures)) return;
+    this.tray.clear();
     this.field.value = '';
     this._grow();
   }

@@ -4,7 +4,9 @@ import { button, copyText, el } from '../dom.js';
 import { AnswerText } from './answer_text.js';
 import { cardsOf } from './cards.js';
 import { endOf, figuresOf } from './figures.js';
+import { thumbnail } from './pictures.js';
 import { tokensOf } from './tokens.js';
+import { Tray } from './tray.js';
 import { branchesAt, pairOf } from './tree.js';
 
 /** One message of the shown branch. */
@@ -21,15 +23,18 @@ export class MessageView {
     const isUser = message.role === 'user';
     this._text = new AnswerText(app.api);
     this._thoughts = null;
+    this._pictures = el('div.pictures', {}, ...(message.pictures ?? []).map(thumbnail));
     this._extra = el('div.extra');
     this._foot = el('footer');
     this.node = el(
       `article.message.${isUser ? 'from-user' : 'from-model'}`,
       { 'aria-label': isUser ? 'You' : (message.model ?? 'Answer') },
+      this._pictures,
       this._text.node,
       this._extra,
       this._foot,
     );
+    if (isUser) this._showBody(true);
     this.update();
   }
 
@@ -152,39 +157,56 @@ export class MessageView {
     return button('Edit and send again', () => this._edit(), { icon: 'edit', kind: 'quiet' });
   }
 
+  /** Show or hide all of a user's message. */
+  _showBody(isShown) {
+    const { content, pictures } = this._message;
+    this._pictures.hidden = !isShown || !pictures;
+    this._text.node.hidden = !isShown || !content;
+    this._foot.hidden = !isShown;
+  }
+
   _edit() {
+    const session = this._session;
+    const { parent, pictures } = this._message;
+    const whyNot = () => this._app.models.whyNoPictures(session.models);
     const field = el('textarea', {
       rows: 4,
       value: this._message.content,
       'aria-label': 'Your message',
     });
+    const tray = new Tray(this._app, field, whyNot, pictures);
     const close = () => {
       form.remove();
-      this._text.node.hidden = this._foot.hidden = false;
+      this._showBody(true);
     };
     const send = () => {
+      if (!tray.isReady()) return;
       close();
-      this._session.send(field.value, this._message.parent);
+      session.send(field.value, { pictures: tray.pictures, parent });
     };
     const form = el(
       'div.editor',
       {},
+      tray.node,
       field,
       el(
         'div.choices',
         {},
+        tray.button,
         button('Cancel', close, { kind: 'plain' }),
         button('Send', send, { kind: 'main' }),
       ),
     );
     form.addEventListener('keydown', (event) => {
       if (event.key === 'Escape') close();
-      else if (event.key !== 'Enter' || event.shiftKey || event.isComposing) return;
-      else send();
+      else if (event.key === 'Enter' && event.target === field && !event.shiftKey && !event.isComposing)
+        send();
+      else return;
       event.preventDefault();
       event.stopPropagation();
     });
-    this._text.node.hidden = this._foot.hidden = true;
+    tray.listen(form);
+    this._showBody(false);
     this._text.node.after(form);
     field.focus();
   }

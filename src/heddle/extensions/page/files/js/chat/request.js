@@ -57,10 +57,16 @@ function sent(message) {
   }));
   return {
     role: message.role,
-    content: message.content,
+    content: contentOf(message),
     ...(message.reasoning ? { reasoning_content: message.reasoning } : {}),
     ...(calls?.length ? { tool_calls: calls } : {}),
   };
+}
+
+function contentOf({ content, pictures = [] }) {
+  if (!pictures.length) return content;
+  const parts = pictures.map(({ url }) => ({ type: 'image_url', image_url: { url } }));
+  return content ? [...parts, { type: 'text', text: content }] : parts;
 }
 
 /**

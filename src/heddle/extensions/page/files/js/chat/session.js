@@ -58,6 +58,12 @@ export class Session extends EventTarget {
     return this.conversation.settings;
   }
 
+  /** @returns {string[]} The models that answer the next message. */
+  get models() {
+    const { chosen } = this._app.models;
+    return this.settings.other ? [chosen, this.settings.other] : [chosen];
+  }
+
   /** @returns {import('./tree.js').Message[]} The shown branch. */
   get path() {
     return pathTo(this.messages, this.conversation.head);
@@ -68,12 +74,14 @@ export class Session extends EventTarget {
   /**
    * Send a message of the user, and begin the answers.
    * @param {string} content
-   * @param {string|null} [parent] The message before it; by default the last one.
+   * @param {{pictures?: import('./pictures.js').Picture[], parent?: string|null}} [how] The pictures
+   *   with it; the message before it, by default the last one.
    */
-  async send(content, parent = this.conversation.head) {
+  async send(content, { pictures = [], parent = this.conversation.head } = {}) {
     this._rounds = 0;
-    if (!this.conversation.title) this.conversation.title = titleOf(content);
-    const message = this._make({ parent, role: 'user', content });
+    this.conversation.title ||= titleOf(content) || (pictures[0]?.name ?? '');
+    const shown = pictures.length ? { pictures } : {};
+    const message = this._make({ parent, role: 'user', content, ...shown });
     this._add([message]);
     await this.answer(message.id, { before: [message] });
   }
@@ -88,9 +96,8 @@ export class Session extends EventTarget {
     const { other, params } = this.settings;
     const given = params.seed === undefined || params.seed === avoid ? null : params.seed;
     const seed = given ?? crypto.getRandomValues(new Uint32Array(1))[0];
-    const names = other ? [this._app.models.chosen, other] : [this._app.models.chosen];
     const pair = other ? newId() : undefined;
-    const answers = names.map((model, place) =>
+    const answers = this.models.map((model, place) =>
       this._make({ parent, role: 'assistant', content: '', model, pair, seed: seed + place }),
     );
     this._add(answers, isShown ? answers[0].id : this.conversation.head);

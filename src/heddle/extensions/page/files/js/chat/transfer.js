@@ -1,6 +1,7 @@
 // Conversations as JSON files. A file from elsewhere is checked field by field before it is kept.
 
-import { newId } from '../dom.js';
+import { newId, visible } from '../dom.js';
+import { isPictureUrl } from './pictures.js';
 import { FRESH } from './session.js';
 
 const FORMAT = 'heddle-conversation';
@@ -83,11 +84,19 @@ function messageOf(given, place, names, conversation) {
   for (const name of ['reasoning', 'callId', 'failure', 'model', 'pair']) {
     if (given[name] !== undefined) message[name] = string(given[name], name);
   }
+  if (given.role === 'user' && given.pictures !== undefined) {
+    message.pictures = list(given.pictures, 'pictures').map(pictureOf);
+  }
   if (FINISHES.has(given.finish)) message.finish = given.finish;
   if (given.seed !== undefined) message.seed = number(given.seed, 'seed');
   if (given.calls !== undefined) message.calls = list(given.calls, 'calls').map(callOf);
   if (given.tokens !== undefined) message.tokens = list(given.tokens, 'tokens').map(tokenOf);
   return message;
+}
+
+function pictureOf(given) {
+  if (!isPictureUrl(given?.url)) throw new Error('a picture must be a PNG, JPEG, WebP or GIF');
+  return { name: visible(string(given.name, 'name')), url: given.url };
 }
 
 function callOf(given) {

@@ -8,6 +8,7 @@
  * @property {number} created Milliseconds.
  * @property {'user'|'assistant'|'tool'} role
  * @property {string} content
+ * @property {import('./pictures.js').Picture[]} [pictures] Of a user's message.
  * @property {string} [reasoning]
  * @property {{id: string, name: string, arguments: string}[]} [calls]
  * @property {string} [callId] Of the call that a tool's message answers.

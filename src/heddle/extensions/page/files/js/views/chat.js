@@ -3,6 +3,7 @@
 import { Composer } from '../chat/composer.js';
 import { ConversationList } from '../chat/list.js';
 import { Panel } from '../chat/panel.js';
+import { HELP } from '../chat/pictures.js';
 import { Session } from '../chat/session.js';
 import { Thread } from '../chat/thread.js';
 import { button, el } from '../dom.js';
@@ -42,28 +43,34 @@ class ChatView {
       stop: (id) => live.get(id)?.stop(),
       rename: (id, title) => live.get(id)?.rename(title) ?? app.store.rename(id, title),
     });
-    this._composer = new Composer(
-      (text) => this._send(text),
-      () => this._session?.stop(),
-    );
+    this._composer = new Composer(app, {
+      send: (text, pictures) => this._send(text, pictures),
+      stop: () => this._session?.stop(),
+      whyNoPictures: () => app.models.whyNoPictures(this._session?.models ?? []),
+    });
+    this._onModels = () => this._composer.tray.check();
+    app.models.addEventListener('change', this._onModels);
     this._middle = el('div.middle');
-    this._side = el('div.side');
+    this._side = el('div.side', { onchange: this._onModels }); // another second model
     this._grid = el(
       'div.chat',
       {},
       el('div.left', { id: 'left' }, this._list.node),
-      el(
-        'div.center',
-        {},
-        this._drawers(),
-        el('div.room', { onclick: () => this._closeDrawers() }, this._middle, this._composer.node),
-      ),
+      el('div.center', {}, this._drawers(), this._room()),
       this._side,
     );
     root.append(this._grid);
     this._removers = this._shortcuts();
     this._onHash = () => location.hash.startsWith('#/chat') && this.open(app.rest());
     addEventListener('hashchange', this._onHash);
+  }
+
+  /** The conversation and its field. Pictures are taken anywhere here. */
+  _room() {
+    const room = el('div.room', { onclick: () => this._closeDrawers() });
+    room.append(this._middle, this._composer.node);
+    this._composer.tray.listen(room);
+    return room;
   }
 
   /**
@@ -98,6 +105,7 @@ class ChatView {
   close() {
     this._opens.begin();
     removeEventListener('hashchange', this._onHash);
+    this._app.models.removeEventListener('change', this._onModels);
     for (const remove of this._removers) remove();
     this._leave();
   }
@@ -137,6 +145,7 @@ class ChatView {
 
   _onPath(session) {
     this._composer.setRunning(session.running.size > 0);
+    this._composer.tray.check();
     if (session.path.length) this._app.named(`chat/${session.conversation.id}`);
     this._list.refresh(session.conversation.id);
   }
@@ -176,6 +185,7 @@ class ChatView {
         this._grid.classList.toggle('hides-panel');
       }),
       shortcuts.add('/', 'Write a message', () => this._composer.field.focus()),
+      shortcuts.add('Alt+P', HELP, () => this._composer.tray.choose()),
       shortcuts.add('Escape', 'Stop the answer', () => {
         this._closeDrawers();
         return this._session?.stop() ?? false;
@@ -188,9 +198,9 @@ class ChatView {
   }
 
   /** Send a message, unless the first conversation is not read yet. */
-  _send(text) {
+  _send(text, pictures) {
     if (!this._session) return false;
-    this._session.send(text);
+    this._session.send(text, { pictures });
     return true;
   }
 }
