@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from browser_pages import answer, check_looks, expect, opened, reload, send, speaking, violations
+from image_files import CAT, file_of, gradient, text_of, url_of
 from PIL import Image
 
 from fake_eyes import ROW_TOKEN
-from image_files import CAT, file_of, gradient, text_of, url_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -85,7 +85,8 @@ def give(page: Page, how: str, target: str, text: str = "", kind: str = "image/p
             if (text) given.setData('text/plain', text);
             const options = { bubbles: true, cancelable: true };
             if (how === 'paste') {
-                node.dispatchEvent(new ClipboardEvent('paste', { ...options, clipboardData: given }));
+                const clipboard = { ...options, clipboardData: given };
+                node.dispatchEvent(new ClipboardEvent('paste', clipboard));
             } else {
                 for (const name of ['dragover', 'drop'])
                     node.dispatchEvent(new DragEvent(name, { ...options, dataTransfer: given }));
@@ -236,7 +237,7 @@ def with_blind_model(route: Route) -> None:
 def test_two_models_both_must_see(browser: Browser, server: Speaker) -> None:
     with opened(browser, "about:blank") as page:
         page.route("**/v1/models", with_blind_model)
-        page.route("**/parameters?model=blind", lambda route: route.fulfill(json=[]))
+        page.route("**/parameters?model=blind", lambda route: route.fulfill(json={"data": []}))
         page.goto(server.url)
         page.wait_for_selector(".parameter")
         bodies = Bodies(page)
@@ -317,11 +318,11 @@ def test_export_and_import_keep_pictures(page: Page, bodies: Bodies, tmp_path: P
     "url", ["https://evil.example/p.png", "v1/models", "data:image/svg+xml;base64,AAAA", 7]
 )
 def test_an_imported_picture_is_no_address(page: Page, tmp_path: Path, url: Any) -> None:
+    pictures = [{"name": "cat.png", "url": url}]
     message = {"id": "a", "parent": None, "created": 1, "role": "user", "content": "hello"}
-    message["pictures"] = [{"name": "cat.png", "url": url}]
     content = {"format": "heddle-conversation", "version": 1, "conversation": {"head": "a"}}
     path = tmp_path / "one.json"
-    path.write_text(json.dumps({**content, "messages": [message]}))
+    path.write_text(json.dumps({**content, "messages": [message | {"pictures": pictures}]}))
     page.locator(".list input[type=file]").set_input_files(path)
     expect(page.get_by_role("dialog")).to_contain_text("a picture must be a PNG, JPEG, WebP or GIF")
     expect(page.locator(".conversations a")).to_have_count(0)
@@ -340,7 +341,7 @@ def noise(width: int, height: int) -> Image.Image:
         ("noisy.jpg", file_of(noise(2048, 2048), "JPEG", quality=95), "image/jpeg", 1024),
     ],
 )
-def test_large_pictures_become_smaller(  # noqa: PLR0913
+def test_large_pictures_become_smaller(
     page: Page, server: Speaker, bodies: Bodies, name: str, data: bytes, kind: str, longest: int
 ) -> None:
     add(page, file(name, data, "image/jpeg" if name.endswith("jpg") else "image/png"))
