@@ -11,7 +11,7 @@ import httpx
 
 from fake_loads import until
 from heddle.extensions.sight import viewers
-from heddle.extensions.sight.frames import Sight
+from heddle.extensions.sight.frames import Sight, steps_event
 from heddle.extensions.sight.recorder import Recorder, Row, Step
 from heddle.extensions.sight.viewers import Viewer, Viewers
 from heddle.sampling_params import SamplingParams
@@ -221,16 +221,39 @@ async def hello_of(viewer: Viewer) -> Any:
 
 def test_a_viewer_that_reads_slowly_is_told_what_it_lost(engine) -> None:
     viewer, sight = Viewer("", admin=False), Sight("m", engine, Recorder())
-    steps = [Step(n, 1.0, 0.001, (Row(0, 0, 1, n, 1, 0, 0),)) for n in range(3)]
     while not viewer.frames.full():
-        viewer.show(sight, [], b"x")
-    viewer.show(sight, steps, b"")
-    viewer.show(sight, steps[:2], b"")
+        viewer.show(sight, 0, b"x")
+    viewer.show(sight, 3, b"three")
+    viewer.show(sight, 2, b"two")
     while not viewer.frames.empty():
         viewer.frames.get_nowait()
-    viewer.show(sight, [], b"")
+    viewer.show(sight, 0, b"x")
     frame = viewer.frames.get_nowait()
-    assert frame is not None and b'"lost":5' in frame
-    viewer.show(sight, [], b"")
+    assert frame == b'event: steps\ndata: {"model":"m","lost":5,"steps":[]}\n\nx'
+    viewer.show(sight, 0, b"")
     assert viewer.frames.empty()
-    assert Viewer("other", admin=False).show(sight, steps, b"x") is None
+
+
+def test_a_frame_is_encoded_once_for_all_who_look(engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded: list[Any] = []
+
+    def counted(name: str, steps: Any, lost: int) -> dict[str, Any]:
+        encoded.append(steps)
+        return steps_event(name, steps, lost)
+
+    monkeypatch.setattr(viewers, "steps_event", counted)
+    shown = Viewers(cast("Any", SimpleNamespace(on_loaded=lambda _: None)))
+    sight = Sight("m", engine, Recorder())
+    looking = [Viewer("", admin=True), Viewer("m", admin=False)]
+    other = Viewer("other", admin=True)
+    steps = [Step(n, 1.0, 0.001, (Row(0, 0, 1, n, 1, 0, 0),)) for n in range(3)]
+    shown._viewers.update((other,))
+    shown._send(sight, steps, [], 1.0, with_state=False)
+    assert encoded == []  # nobody looks at this model
+    shown._viewers.update(looking)
+    shown._send(sight, steps, [], 1.0, with_state=False)
+    assert encoded == [steps]
+    first_one, second = (one.frames.get_nowait() for one in looking)
+    assert first_one == second is not None
+    assert first_one.startswith(b'event: steps\ndata: {"model":"m","lost":0,"steps":[[0,')
+    assert other.frames.empty()

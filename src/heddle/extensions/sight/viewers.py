@@ -1,7 +1,7 @@
 """Sends what engines do to those who look, ten times a second.
 
 One task looks at all models while there are viewers, and makes each frame once for all of them. A
-viewer that reads too slowly loses frames, and the next one says how many steps these had.
+viewer that reads too slowly loses frames, and the next one says first how many steps these had.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from heddle.server.http.connection import ClientGoneError, unless_gone
 from heddle.server.http.encoding import EVENTS, event
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from starlette.types import Receive, Scope, Send
 
     from heddle.engine import Engine
+    from heddle.extensions.sight.recorder import Step
     from heddle.hosting.registry import Registry
 
 MOST_VIEWERS = 32
@@ -50,18 +51,21 @@ class Viewer:
         self.frames: asyncio.Queue[bytes | None] = asyncio.Queue(_QUEUED_FRAMES)
         self._lost: dict[str, int] = {}
 
-    def show(self, sight: Sight, steps: list[Any], rest: bytes) -> None:
-        """Queue a frame of one model: its steps, and encoded events."""
-        if self.model not in ("", sight.name):
-            return
+    def sees(self, sight: Sight) -> bool:
+        """Whether the viewer looks at a model."""
+        return self.model in ("", sight.name)
+
+    def show(self, sight: Sight, steps: int, frame: bytes) -> None:
+        """Queue a frame of one model: encoded events with so many steps."""
         lost = self._lost.get(sight.name, 0)
-        frame = event(steps_event(sight.name, steps, lost), "steps") if steps or lost else b""
+        if lost:
+            frame = event(steps_event(sight.name, (), lost), "steps") + frame
         try:
-            if frame or rest:
-                self.frames.put_nowait(frame + rest)
+            if frame:
+                self.frames.put_nowait(frame)
             self._lost.pop(sight.name, None)
         except asyncio.QueueFull:
-            self._lost[sight.name] = lost + len(steps)
+            self._lost[sight.name] = lost + steps
 
 
 class Viewers:
@@ -115,10 +119,11 @@ class Viewers:
         viewer.frames.put_nowait(self._hello(viewer, now))
         for sight in self.sights.values():
             self._send(sight, *sight.look(now), now, with_state=False)
-            requests = requests_event(sight.name, sight.past(), admin=viewer.admin)
-            state = sight.state(now, admin=viewer.admin)
-            rest = event(requests, "requests") + event(state, "state")
-            viewer.show(sight, list(sight.steps), rest)
+            if viewer.sees(sight):
+                requests = requests_event(sight.name, sight.past(), admin=viewer.admin)
+                state = sight.state(now, admin=viewer.admin)
+                rest = event(requests, "requests") + event(state, "state")
+                viewer.show(sight, len(sight.steps), _encoded(sight, sight.steps) + rest)
         self._viewers.add(viewer)
         if self._task is None or self._task.done():
             looking = self._look(is_stopping, list(self.sights.values()))
@@ -148,15 +153,17 @@ class Viewers:
     def _send(
         self, sight: Sight, steps: list[Any], requests: list[Any], now: float, *, with_state: bool
     ) -> None:
-        for admin in {viewer.admin for viewer in self._viewers}:
-            rest = b""
+        viewers = [viewer for viewer in self._viewers if viewer.sees(sight)]
+        seen = _encoded(sight, steps) if viewers else b""
+        for admin in {viewer.admin for viewer in viewers}:
+            frame = seen
             if requests:
-                rest += event(requests_event(sight.name, requests, admin=admin), "requests")
+                frame += event(requests_event(sight.name, requests, admin=admin), "requests")
             if with_state:
-                rest += event(sight.state(now, admin=admin), "state")
-            for viewer in self._viewers:
+                frame += event(sight.state(now, admin=admin), "state")
+            for viewer in viewers:
                 if viewer.admin == admin:
-                    viewer.show(sight, steps, rest)
+                    viewer.show(sight, len(steps), frame)
 
     def _hello(self, viewer: Viewer, now: float) -> bytes:
         models = [
@@ -198,6 +205,11 @@ class EventsOf(Response):
                 while (frame := await self._viewer.frames.get()) is not None:
                     await send({"type": "http.response.body", "body": frame, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def _encoded(sight: Sight, steps: Collection[Step]) -> bytes:
+    """The event of steps for a viewer who has lost none; empty without steps."""
+    return event(steps_event(sight.name, steps, 0), "steps") if steps else b""
 
 
 def _offer(viewer: Viewer, frame: bytes) -> None:
