@@ -1,4 +1,4 @@
-"""Commands that write models: quantised GGUF files, and importance matrices for them."""
+"""Commands and a route that write models: quantised GGUF files, importance matrices for them."""
 
 from heddle.doors import Extension
 
@@ -6,5 +6,6 @@ EXTENSION = Extension(
     commands={
         "quantize": "heddle.extensions.quantise.commands.quantize:quantize",
         "imatrix": "heddle.extensions.quantise.commands.imatrix:imatrix",
-    }
+    },
+    apis=("heddle.extensions.quantise.api:API",),
 )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from heddle.errors import OutOfMemoryError
 from heddle.extensions.quantise.export import (
     exported_key,
     exported_metadata,
@@ -25,6 +26,7 @@ from heddle.extensions.quantise.tokenizer_metadata import pre_tokenizer_name
 from heddle.extensions.quantise.writer import NewTensor, write_gguf
 from heddle.models.ops import RopeSpec
 from heddle.models.positions import llama3, longrope_scale
+from heddle.process_memory import available_bytes
 from heddle.weights.formats import open_checkpoint
 from heddle.weights.fused import FUSED_PARTS, is_of_experts
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
@@ -84,6 +86,7 @@ def quantise_file(
         ModelSourceError: a file cannot be read or written, or the disk has too little space.
         ModelFileError: a file of the model is damaged.
         UnsupportedModelError: GGUF cannot express the model.
+        OutOfMemoryError: the largest tensor needs more memory than is free.
     """
     with open_checkpoint(source) as checkpoint:
         return write_file(checkpoint, target, mix, importance, progress, threads)
@@ -101,6 +104,7 @@ def write_file(
     progress = progress or Silent()
     new = _NewFile(checkpoint, mix, importance or {}, Quantiser(threads))
     metadata, tensors = new.metadata(), new.tensors()
+    _check_memory(new.most_memory)
     total = sum(tensor.nbytes for tensor in tensors)
     doing = "writing" if mix.target is None else "quantising"
     progress.start(f"{doing} {checkpoint.path.name}", total)
@@ -112,8 +116,22 @@ def write_file(
     return Written(target, total, mix.kept(checkpoint.tensors.values()))
 
 
+def _check_memory(needed: int) -> None:
+    free = available_bytes()
+    if needed > free:
+        raise OutOfMemoryError(
+            f"the largest tensor needs {needed / 1e6:,.0f} MB of memory to be written, and"
+            f" {free / 1e6:,.0f} MB are free; unload a model, or use a machine with more memory"
+        )
+
+
 class _NewFile:
-    """The content of the new file."""
+    """The content of the new file.
+
+    Attributes:
+        most_memory: bytes that the largest of `tensors` needs while it is written: its parts as
+            they are stored and in their new type, and these once more when they are joined.
+    """
 
     def __init__(
         self,
@@ -127,6 +145,7 @@ class _NewFile:
         self._importance = importance
         self._quantiser = quantiser
         self._from_gguf = isinstance(checkpoint, GGUFCheckpoint)
+        self.most_memory = 0
 
     def metadata(self) -> dict[str, object]:
         checkpoint = self._checkpoint
@@ -181,7 +200,10 @@ class _NewFile:
         if len(parts) == 1:
             shape = exported_shape(self._checkpoint, first)
         content = partial(self._content, name, parts, kind)
-        return NewTensor(name, shape, kind, content)
+        new = NewTensor(name, shape, kind, content)
+        needed = sum(part.nbytes for part in parts) + 2 * new.nbytes
+        self.most_memory = max(self.most_memory, needed)
+        return new
 
     def _content(
         self, name: str, parts: Sequence[TensorInfo], kind: TensorType

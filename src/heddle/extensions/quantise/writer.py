@@ -64,6 +64,8 @@ def write_gguf(
 ) -> None:
     """Write a file with these values and tensors; `progress` is called with the bytes written.
 
+    The first call, with 0, says that the disk has enough space.
+
     Values are bool, int, float (as float32), str, NumPy arrays and sequences of str. An int becomes
     the first of uint32, int32, uint64 and int64 that holds it.
 
@@ -73,6 +75,7 @@ def write_gguf(
     header = _header(metadata, tensors)
     needed = len(header) + sum(_aligned(tensor.nbytes) for tensor in tensors)
     with _new_file(path, needed) as file:
+        progress(0)
         file.write(header)
         written = 0
         for tensor in tensors:

@@ -31,7 +31,7 @@ _WITH_NAME = {
     404: "The request names a model that is not loaded.",
     503: "The server is stopping, or the model cannot answer now.",
 }
-_FETCHING = ("/v1/models/load", "/api/pull")
+_FETCHING = ("/v1/models/load", "/v1/models/quantize", "/api/pull")
 """The routes whose `model` may be a name that the server does not know yet."""
 _NAMING = {"model", "instances"}
 """Fields that hold the name of a model, or whole requests that do."""

@@ -1,21 +1,11 @@
 """`heddle quantize`: write a model as a GGUF file with quantised matrices."""
 
-import enum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-
-class Target(enum.StrEnum):
-    """Names of `heddle.weights.mix.TARGETS`."""
-
-    Q8_0 = "q8_0"
-    Q6_K = "q6_k"
-    Q5_K = "q5_k"
-    Q4_K = "q4_k"
-    Q4_0 = "q4_0"
-    MXFP4 = "mxfp4"
+from heddle.extensions.quantise.target import Target
 
 
 def quantize(

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 class _ModelConvertor(PathConvertor):
-    """A model's name in a path. `load`, `reload` and `unload` name other routes."""
+    """A model's name in a path. Some names are those of other routes."""
 
-    regex = "(?!(?:load|reload|unload)$).*"
+    regex = "(?!(?:load|reload|unload|quantize|suggest)$).*"
 
 
 register_url_convertor("model", _ModelConvertor())
