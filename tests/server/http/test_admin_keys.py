@@ -33,6 +33,8 @@ ADMIN_ROUTES = {
     ("/v1/models/load", "post"),
     ("/v1/models/reload", "post"),
     ("/v1/models/unload", "post"),
+    ("/v1/models/quantize", "post"),
+    ("/v1/models/suggest", "get"),
     ("/v1/engrams/load", "post"),
     ("/v1/engrams/unload", "post"),
     ("/v1/load_lora_adapter", "post"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, Request
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from heddle.server.generate.dispatch import Dispatcher
     from heddle.server.generate.service import Service
 
+REPEAT_SECONDS = 1.0
+"""Seconds after which a report is sent again. A client that has left is found out by a write."""
 _RETRY_SECONDS = 60.0
 
 
@@ -120,7 +124,9 @@ class _Lines(Response):
                 await send(_part(report))
                 if report["status"] == "success":
                     break
-                report = await self._begun.report()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(REPEAT_SECONDS):
+                        report = await self._begun.report()
         except HeddleError as error:
             await send(_part(error_body(error)))
         await send({"type": "http.response.body", "body": b"", "more_body": False})
