@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from browser_pages import check_looks, expect, opened, speaking
 
+from fake_loads import until
+from heddle.extensions.quantise import api, quantisation
+from heddle.hosting.registry import Registry
+from heddle.weights.confine import AllowedModels
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from browser_pages import Speaker
     from playwright.sync_api import Browser, Page, Route
@@ -204,15 +211,137 @@ def test_an_action_says_which_key_it_needs_and_takes_another(browser: Browser) -
         expect(pane.get_by_role("button", name="Use another key")).to_be_hidden()
 
 
+SUGGESTED = {
+    "machine": {"available_bytes": 6_000_000_000, "bytes_per_second": 17e9, "other_work": 0.0},
+    "data": [
+        {
+            **{"id": "org/small:Q8_0", "use": "chat", "note": "chats", "steps_per_second": 6.8},
+            **{"memory_bytes": 5e9, "download_bytes": 2.5e9, "fits": True, "best": True},
+        },
+        {
+            **{"id": "org/large", "use": "embeddings", "note": "texts", "steps_per_second": 30.4},
+            **{"memory_bytes": 8e9, "download_bytes": 4.7e9, "fits": False, "best": False},
+        },
+    ],
+}
+
+
+def test_suggestions_are_fetched_one_at_a_time(models: Page) -> None:
+    models.route(
+        "**/v1/models/suggest",
+        lambda route: route.fulfill(body=json.dumps(SUGGESTED), content_type="application/json"),
+    )
+    pulls: list[Route] = []
+    models.route("**/api/pull", lambda route: pulls.append(route))
+    pane, fetching = models.get_by_label("Suggestions"), models.get_by_label("Fetch a model")
+    pane.get_by_role("button", name="Suggest models").click()
+    expect(pane).to_contain_text("The server has 6.0 GB of memory free, and reads 17 GB/s.")
+    small, large = pane.locator(".suggestion").all()
+    expect(small).to_contain_text("org/small:Q8_0 (the best one here)")
+    expect(small).to_contain_text("chats; 5.0 GB of memory, 2.5 GB to fetch, at most 6.8 tokens/s")
+    expect(large).to_contain_text(
+        "8.0 GB of memory, more than is free, 4.7 GB to fetch, at most 30"
+    )
+    expect(large).to_contain_text("queries/s")
+    expect(pane.get_by_role("heading")).to_have_text(
+        ["Suggestions", "Chats", "Embeddings", "Reranking"]
+    )
+    with models.expect_request("**/api/pull"):
+        small.get_by_role("button", name="Fetch org/small:Q8_0").click()
+    large.get_by_role("button").click()
+    expect(pane).to_contain_text("Another download runs. Wait for its end.")
+    [pull] = pulls
+    assert pull.request.post_data_json == {"model": "org/small:Q8_0"}
+    pull.fulfill(body=json.dumps({"status": "success"}) + "\n")
+    expect(fetching).to_contain_text("org/small:Q8_0 is fetched.")
+
+
+def test_the_server_suggests_models(models: Page) -> None:
+    pane = models.get_by_label("Suggestions")
+    pane.get_by_role("button", name="Suggest models").click()
+    expect(pane).to_contain_text("smollm2-135m")
+    expect(pane.locator(".suggestion").first.get_by_role("button")).to_have_text("Fetch")
+
+
+def test_a_model_is_quantised(models: Page) -> None:
+    pane = models.get_by_label("Quantise a model")
+    lines = [
+        {"status": "quantising fake", "total": 4_000_000_000, "completed": 1_000_000_000},
+        {"status": "success", "model": "it-q8_0", "bytes": 4e9, "kept": "2 of type Q8_0"},
+    ]
+    bodies: list[Any] = []
+
+    def answer(route: Route) -> None:
+        bodies.append(route.request.post_data_json)
+        route.fulfill(body="".join(json.dumps(one) + "\n" for one in lines))
+
+    models.route("**/v1/models/quantize", answer)
+    types = ["q8_0", "q6_k", "q5_k", "q4_k", "q4_0", "mxfp4"]
+    expect(pane.get_by_label("Type of matrices").locator("option")).to_have_text(types)
+    own = models.locator(".model-card").get_attribute("aria-label")
+    expect(pane.locator("datalist option")).to_have_attribute("value", own)
+    pane.get_by_label("Model", exact=True).fill("hf:org/my model.gguf")
+    pane.get_by_role("button", name="Quantise").click()
+    expect(pane).to_contain_text("it-q8_0 is written: 4.0 GB.")
+    expect(pane).to_contain_text("stay as they are: 2 of type Q8_0.")
+    expect(pane.get_by_role("button", name="Cancel")).to_be_hidden()
+    expect(pane.get_by_role("progressbar")).to_be_hidden()
+    lines[1] = {"error": {"message": "the disk is full"}}
+    pane.get_by_label("Name of the new file").fill("mine")
+    pane.get_by_label("Type of matrices").select_option("q4_k")
+    pane.get_by_role("button", name="Quantise").click()
+    expect(pane.locator(".outcome.problem")).to_contain_text("the disk is full")
+    del lines[1]
+    pane.get_by_role("button", name="Quantise").click()
+    expect(pane.locator(".outcome.problem")).to_contain_text("ended the report before the work")
+    first = {"model": "hf:org/my model.gguf", "type": "q8_0", "name": "my-model-q8_0"}
+    assert bodies == [first, *[first | {"type": "q4_k", "name": "mine"}] * 2]
+
+
+def test_the_work_goes_on_in_other_views_until_it_is_cancelled(
+    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = "import json, time; print(json.dumps({'total': 8, 'completed': 2}), flush=True)"
+    stays = [sys.executable, "-c", f"{code}\nwhile True: time.sleep(60)"]
+    monkeypatch.setattr(quantisation, "_COMMAND", stays)
+    monkeypatch.setattr(api, "REPEAT_SECONDS", 0.01)
+    allowed = AllowedModels(folder=tmp_path)
+    monkeypatch.setattr(Registry, "allowed", property(lambda _: allowed, lambda *_: None), False)
+    with speaking() as server, opened(browser, f"{server.url}/#/models") as page:
+        pane = page.get_by_label("Quantise a model")
+        pane.get_by_label("Model", exact=True).fill("smollm2-135m")
+        pane.get_by_role("button", name="Quantise").click()
+        expect(pane).to_contain_text("quantising smollm2-135m: 2 B of 8 B, 25%")
+        page.keyboard.press("Alt+1")
+        expect(page.locator(".composer")).to_be_visible()
+        page.keyboard.press("Alt+3")
+        expect(pane).to_contain_text("2 B of 8 B, 25%")
+        expect(pane.get_by_role("progressbar")).to_have_js_property("value", 0.25)
+        assert len(list(tmp_path.iterdir())) == 1
+        pane.get_by_role("button", name="Cancel").click()
+        expect(pane).to_contain_text("Cancelled. No file stays.")
+        until(lambda: not list(tmp_path.iterdir()))
+
+
+def test_the_server_says_why_it_does_not_quantise(models: Page) -> None:
+    pane = models.get_by_label("Quantise a model")
+    pane.get_by_label("Model", exact=True).fill("smollm2-135m")
+    pane.get_by_role("button", name="Quantise").click()
+    expect(pane.locator(".outcome.problem")).to_contain_text("--models-dir")
+
+
 def test_commands_are_there_to_copy(models: Page) -> None:
     pane = models.get_by_label("On the command line")
-    expect(pane.locator("code").first).to_have_text("heddle suggest")
-    pane.get_by_role("button", name="Copy heddle suggest", exact=True).click()
-    assert models.evaluate("getSelection().toString()") in ("", "heddle suggest")
+    command = pane.locator("code").first.text_content()
+    assert command and command.startswith("heddle imatrix")
+    pane.get_by_role("button", name=f"Copy {command}", exact=True).click()
+    assert models.evaluate("getSelection().toString()") in ("", command)
 
 
 def test_it_fits_a_phone_and_the_rules_of_axe(browser: Browser, server: Speaker) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     with opened(browser, f"{server.url}/#/models", bypass_csp=True) as page:
         page.get_by_label("Load a model").get_by_text("Settings").click()
+        page.get_by_role("button", name="Suggest models").click()
+        expect(page.locator(".suggestion").first).to_be_visible()
         check_looks(axe, page, ".models")

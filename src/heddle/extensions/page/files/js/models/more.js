@@ -3,13 +3,11 @@
 import { button, copyText, el } from '../dom.js';
 
 const COMMANDS = [
-  ['Which models suit this machine, with their speed', 'heddle suggest'],
-  ['The same for embeddings and reranking', 'heddle suggest --embeddings'],
-  ['Quantise a model', 'heddle quantize MODEL MODEL.gguf --type q4_k'],
   [
     'Measure which weights matter, for a better quantised model',
     'heddle imatrix MODEL TEXT.txt -o MODEL.imatrix',
   ],
+  ['Quantise a model by it', 'heddle quantize MODEL MODEL.gguf --type q4_k --imatrix MODEL.imatrix'],
 ];
 
 /** Commands for the shell of the server. */

@@ -36,9 +36,25 @@ export class PullPane {
     this.node = el('section.pane', { 'aria-label': 'Fetch a model' }, el('h2', {}, 'Fetch a model'), form);
   }
 
-  async _submit(event) {
+  /**
+   * Begin to fetch a model, and show it here.
+   * @param {string} model
+   * @returns {boolean} False: another download runs.
+   */
+  begin(model) {
+    if (this._send.disabled) return false;
+    this._model.value = model;
+    this.node.scrollIntoView({ block: 'nearest' });
+    this._fetch(model);
+    return true;
+  }
+
+  _submit(event) {
     event.preventDefault();
-    const model = this._model.value.trim();
+    this._fetch(this._model.value.trim());
+  }
+
+  async _fetch(model) {
     this._send.disabled = true;
     await this._outcome.run('Asking…', () => this._pull(model));
     this._send.disabled = false;

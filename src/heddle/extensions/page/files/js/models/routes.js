@@ -27,7 +27,8 @@ export class Routes {
   /**
    * The fields of a POST body.
    * @param {string} path
-   * @returns {{name: string, doc: string, kind: 'switch'|'number'|'text', required: boolean}[]}
+   * @returns {{name: string, doc: string, kind: 'switch'|'number'|'text', choices: string[]|null,
+   *   required: boolean}[]}
    */
   fields(path) {
     const content = this._document.paths[path]?.post?.requestBody?.content;
@@ -36,6 +37,7 @@ export class Routes {
       name,
       doc: one.description ?? '',
       kind: kindOf(one),
+      choices: this._resolved(one).enum ?? null,
       required: (schema.required ?? []).includes(name),
     }));
   }

@@ -8,7 +8,9 @@ import { ModelList } from '../models/list.js';
 import { LoadPane } from '../models/load.js';
 import { MorePane } from '../models/more.js';
 import { PullPane } from '../models/pull.js';
+import { QuantisePane } from '../models/quantise.js';
 import { Routes } from '../models/routes.js';
+import { SuggestPane } from '../models/suggest.js';
 
 const EVERY_MS = 3000;
 
@@ -42,9 +44,13 @@ class ModelsView {
   async _addPanes() {
     await this._routes.read();
     if (this._panes.childNodes.length) return; // another read was faster
+    const pull = this._routes.has('/api/pull') ? new PullPane(this._app, this._changed) : null;
+    const begin = pull && ((model) => pull.begin(model));
     const panes = [
       this._routes.has('/v1/models/load') && new LoadPane(this._app, this._routes, this._changed),
-      this._routes.has('/api/pull') && new PullPane(this._app, this._changed),
+      pull,
+      this._routes.has('/v1/models/suggest') && new SuggestPane(this._app, begin),
+      this._routes.has('/v1/models/quantize') && QuantisePane.of(this._app, this._routes, this._changed),
       this._routes.has('/lora-adapters') && new AdaptersPane(this._app, this._changed),
       this._routes.has('/v1/engrams') && new EngramsPane(this._app),
       new MorePane(),
