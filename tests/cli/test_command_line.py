@@ -423,12 +423,16 @@ def test_serve_with_bad_keys_loads_nothing(
     assert bad_key.startswith("heddle: --api-key: api_key: key 2 of 2")
 
 
-@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("stop", "options"),
+    [(signal.SIGINT, []), (signal.SIGTERM, [] if IS_CORE_ALONE else ["--no-page"])],
+)
 def test_serve_says_where_it_is_and_stops_when_told(
     loaded: list[tuple[str, EngineConfig]],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     stop: signal.Signals,
+    options: list[str],
 ) -> None:
     lines: list[str] = []
     answers: list[int] = []
@@ -447,14 +451,14 @@ def test_serve_says_where_it_is_and_stops_when_told(
             threading.Thread(target=visit, args=(line.split()[1],)).start()
 
     monkeypatch.setattr("builtins.print", note)
-    assert run(["serve", "--port", "0", "--slots", "3"]) == 0
+    assert run(["serve", "--port", "0", "--slots", "3", *options]) == 0
     assert answers == [200]
     assert lines.pop(0).startswith(f"No model named: using {DEFAULT_MODEL}")
     assert lines[0].startswith("model     fake")
     assert lines[1] == "runs on   nothing real"
     assert lines[2].startswith("slots     3 of 512 tokens")
     assert lines[3] == "names     fake; --any-model accepts every model name in a request"
-    page = "" if IS_CORE_ALONE else r" \(page: http://127\.0\.0\.1:\d+/\)"
+    page = "" if IS_CORE_ALONE or options else r" \(page: http://127\.0\.0\.1:\d+/\)"
     assert re.fullmatch(rf"ready     http://127\.0\.0\.1:\d+/v1{page}", lines[4])
     assert loaded[0][0] == DEFAULT_MODEL
     assert frozen == [(1, False)]

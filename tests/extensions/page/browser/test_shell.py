@@ -19,7 +19,7 @@ def test_a_view_that_cannot_be_loaded_is_told_and_the_other_stays(page: Page) ->
     page.get_by_role("link", name="Models").click()
     dialog = page.get_by_role("dialog", name=TITLE)
     expect(dialog).to_contain_text("models.js")
-    dialog.get_by_role("button", name="OK").click()
+    dialog.get_by_role("button", name="Close").click()
     expect(dialog).to_have_count(0)
     expect(page.locator(".composer")).to_be_visible()
     expect(page.get_by_role("link", name="Chat", exact=True)).to_have_attribute(
@@ -27,8 +27,9 @@ def test_a_view_that_cannot_be_loaded_is_told_and_the_other_stays(page: Page) ->
     )
     page.get_by_role("link", name="Sight").click()  # others can be
     expect(page.locator(".lanes, canvas").first).to_be_visible()
-    page.unroute("**/js/views/models.js")
     page.get_by_role("link", name="Models").click()
+    page.unroute("**/js/views/models.js")
+    dialog.get_by_role("button", name="Load the page again").click()
     expect(page.get_by_label("Load a model")).to_be_visible()
 
 
@@ -38,7 +39,7 @@ def test_a_page_whose_first_view_cannot_be_loaded(browser: Browser, server: Spea
         page.goto(server.url)
         dialog = page.get_by_role("dialog", name=TITLE)
         expect(dialog).to_contain_text("chat.js")
-        dialog.get_by_role("button", name="OK").click()
+        dialog.get_by_role("button", name="Close").click()
         page.get_by_role("link", name="Models").click()
         expect(page.get_by_label("Load a model")).to_be_visible()
 

@@ -1,7 +1,7 @@
 // Starts the page: the header, the views by hash routes, the watch over the server.
 
 import { Api } from './api.js';
-import { askForText, showShortcuts, tell } from './dialogs.js';
+import { ask, askForText, showShortcuts, tell } from './dialogs.js';
 import { button, el } from './dom.js';
 import { Health } from './health.js';
 import { Models } from './models.js';
@@ -130,7 +130,7 @@ class Router {
   }
 
   start() {
-    const show = () => this._show().catch((error) => tell('The view cannot be loaded', error.message));
+    const show = () => this._show().catch((error) => tellLoss(error.message));
     addEventListener('hashchange', show);
     show();
   }
@@ -156,6 +156,16 @@ class Router {
       else link.removeAttribute('aria-current');
     }
   }
+}
+
+/** Tell that a view cannot be loaded. A browser loads its file again only with the page. */
+async function tellLoss(message) {
+  const choices = [
+    { label: 'Close', value: false },
+    { label: 'Load the page again', value: true, kind: 'main' },
+  ];
+  const again = await ask('The view cannot be loaded', [el('p.wrapped', {}, message)], choices);
+  if (again) location.reload();
 }
 
 function routeOf() {
