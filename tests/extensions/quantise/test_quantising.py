@@ -12,8 +12,9 @@ from test_logits import last_logits
 from gguf_writer import Tensor
 from heddle.cli import run
 from heddle.config import EngineConfig
-from heddle.errors import ModelFileError, ModelSourceError
+from heddle.errors import ModelFileError, ModelSourceError, OutOfMemoryError
 from heddle.executors.cpu.load import load
+from heddle.extensions.quantise import quantising
 from heddle.extensions.quantise.imatrix import InputSums, read_imatrix, write_imatrix
 from heddle.extensions.quantise.importance import input_sums
 from heddle.extensions.quantise.quantising import quantise_file
@@ -22,6 +23,7 @@ from heddle.loading.load import load_model
 from heddle.weights.formats import open_checkpoint
 from heddle.weights.gguf.file import GGUFFile
 from heddle.weights.mix import Mix
+from heddle.weights.progress import Silent
 from heddle.weights.tensor_types import TensorType, dequantize
 from models.tiny.base import EPS, TOKENS
 from models.tiny.llama import TinyLlama
@@ -118,9 +120,42 @@ def test_a_full_disk_is_refused_before_writing(
         free: int = 1000
 
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage())
-    source = WIDE.write(tmp_path / "wide.gguf")
+    source, progress = WIDE.write(tmp_path / "wide.gguf"), Reports()
     with pytest.raises(ModelSourceError, match="and its disk has 0 MB free"):
-        quantise_file(source, tmp_path / "new.gguf", Mix.named("q4_0"))
+        quantise_file(source, tmp_path / "new.gguf", Mix.named("q4_0"), progress=progress)
+    assert progress.seen == []
+
+
+class Reports(Silent):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+
+    def update(self, done: int) -> None:
+        self.seen.append(done)
+
+
+def test_progress_goes_from_nothing_to_all(tmp_path: Path) -> None:
+    source, progress = WIDE.write(tmp_path / "wide.gguf"), Reports()
+    written = quantise_file(source, tmp_path / "new.gguf", Mix.named("q4_0"), progress=progress)
+    assert (progress.seen[0], progress.seen[-1]) == (0, written.nbytes)
+    assert progress.seen == sorted(progress.seen)
+
+
+def test_too_little_memory_is_refused_before_writing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = WIDE.write(tmp_path / "wide.gguf")
+    with open_checkpoint(source) as checkpoint:
+        largest = max(one.nbytes for one in checkpoint.tensors.values())
+    free = [largest]  # the new one takes some, too
+    monkeypatch.setattr(quantising, "available_bytes", lambda: free[0])
+    with pytest.raises(OutOfMemoryError, match="the largest tensor needs"):
+        quantise_file(source, tmp_path / "new.gguf", Mix.named("q8_0"))
+    assert [file.name for file in tmp_path.iterdir()] == ["wide.gguf"]
+    free[0] = 3 * largest
+    quantise_file(source, tmp_path / "new.gguf", Mix.named("q8_0"))
 
 
 def test_input_sums_are_those_of_what_matrices_read(tmp_path: Path) -> None:

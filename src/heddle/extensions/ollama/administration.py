@@ -36,7 +36,7 @@ Json = dict[str, Any]
 _SECONDS = 0.1
 """Shortest time between two lines of progress."""
 _REFUSED = {
-    "/api/create": "models cannot be made over HTTP; quantise with `heddle quantize`",
+    "/api/create": "models cannot be made here; quantise with POST /v1/models/quantize",
     "/api/copy": "models have no copies; start the server with --alias for another name",
     "/api/push": "models cannot be published from here",
     "/api/blobs/{digest}": "files cannot be sent over HTTP; put them into --models-dir",
