@@ -13,14 +13,14 @@ import { el, visible } from '../dom.js';
 export const TYPES = ['image/png', 'image/jpeg', 'image/webp', 'image/gif'];
 
 const LONGEST_SIDE = 2048;
-const MOST_BYTES = 1 << 20; // a request has all pictures of its conversation, and by default at most 8 MB
+const MOST_BYTES = 2 << 20; // a request has all pictures of its branch, and by default at most 32 MB
 
 /** What the page takes, and what it does to it. */
 export const HELP =
-  `Add pictures: PNG, JPEG, WebP or GIF. Those of more than ${LONGEST_SIDE} pixels a side or 1 MB` +
+  `Add pictures: PNG, JPEG, WebP or GIF. Those of more than ${LONGEST_SIDE} pixels a side or 2 MB` +
   ' are made smaller in this browser.';
 
-/** How a picture is written, the first that is small enough. JPEG has no use for the first one. */
+/** How a picture is written: the first way that is small enough, else the last one. */
 const WAYS = [['image/png'], ['image/jpeg', 0.9], ['image/jpeg', 0.7]];
 
 const URLS = new RegExp(`^data:(?:${TYPES.join('|')});base64,[A-Za-z0-9+/]+={0,2}$`);
@@ -67,14 +67,14 @@ async function fitting(file, bitmap) {
   const longest = Math.max(bitmap.width, bitmap.height);
   if (longest <= LONGEST_SIDE && file.size <= MOST_BYTES) return file;
   const ways = file.type === 'image/jpeg' ? WAYS.slice(1) : WAYS;
-  for (let side = Math.min(longest, LONGEST_SIDE); ; side /= 2) {
-    const canvas = drawn(bitmap, side / longest);
-    for (const [type, quality] of ways) {
-      const blob = await new Promise((resolve) => canvas.toBlob(resolve, type, quality));
-      if (!blob) throw new Error(`${visible(file.name)} cannot be made smaller.`);
-      if (blob.size <= MOST_BYTES) return blob;
-    }
+  const canvas = drawn(bitmap, Math.min(1, LONGEST_SIDE / longest));
+  let blob;
+  for (const [type, quality] of ways) {
+    blob = await new Promise((resolve) => canvas.toBlob(resolve, type, quality));
+    if (!blob) throw new Error(`${visible(file.name)} cannot be made smaller.`);
+    if (blob.size <= MOST_BYTES) break;
   }
+  return blob;
 }
 
 function drawn(bitmap, scale) {

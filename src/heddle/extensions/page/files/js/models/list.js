@@ -16,13 +16,11 @@ export class ModelList {
   constructor(app, routes, changed) {
     Object.assign(this, { _app: app, _routes: routes, _changed: changed });
     this._cards = new Map();
-    this.names = [];
     this.node = el('section.model-list', { 'aria-label': 'Models of this server' });
   }
 
   /** @param {Object[]} models Of `GET /v1/models`. Adapters, which have a parent, have no cards. */
   show(models) {
-    this.names = models.map((one) => one.id);
     const own = models.filter((one) => !one.parent);
     for (const [name, card] of this._cards) {
       if (own.some((one) => one.id === name)) continue;

@@ -81,12 +81,12 @@ class ModelsView {
     this._list.show(data);
     if (!this._panes.childNodes.length) await this._addPanes();
     this._problem.textContent = '';
-    await this._refreshChoice();
+    await this._refreshChoice(data);
   }
 
-  /** Let the choice in the header follow when models come or go. */
-  async _refreshChoice() {
-    const shown = this._app.models.all.map((one) => one.id).join('\n');
-    if (this._list.names.join('\n') !== shown) await this._app.models.refresh();
+  /** Let the choice in the header follow when models come or go, or others of them see pictures. */
+  async _refreshChoice(models) {
+    const told = (all) => JSON.stringify(all.map(({ id, modalities }) => [id, modalities]));
+    if (told(models) !== told(this._app.models.all)) await this._app.models.refresh();
   }
 }
