@@ -222,11 +222,8 @@ class DiskTier:
     def save(self, page: WarmPage) -> None:
         """Copy a page, and the snapshot at its end, and write them later.
 
-        Drops them if too many pages wait for writing, and pages behind a picture: its key means
-        nothing to another process.
+        Drops them if too many pages wait for writing.
         """
-        if max(page.tokens) >= FIRST_KEY:
-            return
         for file in self._files_of(page):
             with self._lock:
                 if self._reason is not None or file.name in self._saves:
@@ -463,7 +460,12 @@ class DiskTier:
         return Prefix(self._fingerprint, scope_of(salt), tokens)
 
     def _files_of(self, page: WarmPage) -> Iterator[_File]:
-        """The files of a page: the file of the page itself, and of its snapshot if there is one."""
+        """The files of a page: the file of the page itself, and of its snapshot if there is one.
+
+        There are none behind a picture: its key means nothing to another process.
+        """
+        if max(page.tokens) >= FIRST_KEY:
+            return
         prefix, memory = self._prefix(page.salt, page.tokens), self._memory
         read_page = partial(memory.read_page, page.page, page.windows)
         yield _File(prefix, prefix.name, self._page_bytes, read_page)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from heddle.scheduler.following import find_leader, is_wait_over
+from heddle.state import FIRST_KEY
 
 if TYPE_CHECKING:
     from heddle.cache.cache import Cache
@@ -38,13 +39,15 @@ class Prefixes:
     def latest(self, slot: int, salt: str | None) -> tuple[list[int], int]:
         """The cached tokens of the last sequence in a slot, and how many of them are full pages.
 
-        There are none if that sequence has another salt.
+        There are none if that sequence has another salt. Those from a picture on are left out: only
+        this process knows its key.
         """
         self.publish()
         latest = self._slots.latest[slot]
         if latest is None or latest[0] != salt:
             return [], 0
-        match = self._cached.match(salt, latest[1], len(latest[1]))
+        end = next((at for at, key in enumerate(latest[1]) if key >= FIRST_KEY), len(latest[1]))
+        match = self._cached.match(salt, latest[1], end)
         return latest[1][: match.length], self._cached.whole_pages(match).length
 
     def erase(self, slot: int, salt: str | None) -> int:

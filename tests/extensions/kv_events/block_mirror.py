@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from heddle.extensions.kv_events.blocks import Blocks, block_hashes
-from heddle.state import PAGE_TOKENS
+from heddle.state import FIRST_KEY, PAGE_TOKENS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,12 +40,16 @@ class Mirror:
 
 
 def blocks_of(tree: RadixTree) -> dict[int, tuple[Salt, tuple[int, ...]]]:
-    """Every block of a tree: salt and prefix, by the hash that all of its tokens give."""
+    """Every block of a tree: salt and prefix, by the hash that all of its tokens give.
+
+    Pictures and what follows them have none.
+    """
     found = {}
     for node in tree.walk():
         salt, tokens = tree.path(node)
         hashes = block_hashes(salt, tokens)
         for number in range(node.start // PAGE_TOKENS, node.end // PAGE_TOKENS):
             prefix = tuple(tokens[: (number + 1) * PAGE_TOKENS])
-            found[hashes[number]] = salt, prefix
+            if max(prefix) < FIRST_KEY:
+                found[hashes[number]] = salt, prefix
     return found

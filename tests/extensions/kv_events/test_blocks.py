@@ -12,7 +12,7 @@ from extensions.kv_events.block_mirror import Mirror, blocks_of
 from heddle.cache.cache import Cache
 from heddle.cache.page_tables import PageTable
 from heddle.extensions.kv_events.blocks import Blocks, block_hashes, observe
-from heddle.state import PAGE_TOKENS, StateMemory
+from heddle.state import FIRST_KEY, PAGE_TOKENS, StateMemory
 
 PAGES = 24
 SALTS = (None, "a", "b")
@@ -65,9 +65,12 @@ class BlocksMachine(RuleBasedStateMachine):
         letters=st.lists(st.integers(1, 2), min_size=1, max_size=4),
         end=st.integers(0, 40),
         salt=st.sampled_from(SALTS),
+        picture=st.sampled_from([None, None, 10, 50]),
     )
-    def begin(self, letters: list[int], end: int, salt: str | None) -> None:
+    def begin(self, letters: list[int], end: int, salt: str | None, picture: int | None) -> None:
         tokens = [*page(*letters), *page(3, 4)[:end]]
+        if picture is not None:
+            tokens[picture : picture + 40] = [FIRST_KEY + 1] * 40
         sequence = Sequence(self.cache, tokens, salt)
         if sequence.fits:
             self.running.append(sequence)
@@ -107,6 +110,19 @@ class BlocksMachine(RuleBasedStateMachine):
 
 
 TestBlocks = BlocksMachine.TestCase
+
+
+def test_blocks_end_before_the_first_picture() -> None:
+    """Its key means another picture, or none, on another machine."""
+    cache, mirror = Cache(StateMemory(PAGES)), Mirror()
+    observe(cache, mirror)
+    run(cache, [*page(1), *[FIRST_KEY] * 40, *page(2, 3)])
+    assert list(mirror.prefixes) == block_hashes(None, page(1))
+    run(cache, [*page(1), *[FIRST_KEY] * 40, *page(2, 4)])
+    late = Mirror()
+    observe(cache, late)
+    assert late.prefixes == mirror.prefixes
+    assert len(mirror.prefixes) == 1
 
 
 def test_without_observers_no_block_is_hashed(monkeypatch: pytest.MonkeyPatch) -> None:

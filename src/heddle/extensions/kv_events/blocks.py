@@ -4,6 +4,9 @@ A block is PAGE_TOKENS tokens and all tokens before them. Its hash follows from 
 salt alone, so caches on different machines name the same block by the same number. The tree itself
 compares tokens, never hashes.
 
+A picture has a key that means nothing to another process, so it has no blocks, and neither has what
+follows it.
+
 Observers hear which blocks the tree gains and loses. Without observers, no hash is computed.
 """
 
@@ -14,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from heddle.cache.radix import RadixTree
-from heddle.state import PAGE_TOKENS, TokenArray
+from heddle.state import FIRST_KEY, PAGE_TOKENS, TokenArray
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -94,14 +97,16 @@ class BlockObservers:
             self._observers.append(observer)
         for node in self._tree.walk():
             if node.start // PAGE_TOKENS < node.end // PAGE_TOKENS:
-                observer.stored(_blocks(node, 0))
+                blocks = _blocks(node, 0)
+                if blocks.hashes:
+                    observer.stored(blocks)
 
     def grew(self, node: Node) -> None:
         """Hash the blocks that end in the new tokens of `node`, and tell of them."""
         known = len(node.blocks)
         if node.start // PAGE_TOKENS + known < node.end // PAGE_TOKENS:
             blocks = _blocks(node, known)
-            for observer in self._observers:
+            for observer in self._observers if blocks.hashes else ():
                 observer.stored(blocks)
 
     def removed(self, node: Node) -> None:
@@ -119,7 +124,7 @@ class BlockObservers:
 def _blocks(node: Node, first: int) -> Blocks:
     """The blocks that end in `node`, from index `first` on. Hashes them unless the node has them.
 
-    Nodes above must have theirs.
+    Nodes above must have theirs. There are none from the first picture on.
     """
     start = (node.start // PAGE_TOKENS + first) * PAGE_TOKENS
     runs, above = [node.tokens], node
@@ -135,9 +140,15 @@ def _blocks(node: Node, first: int) -> Blocks:
     if start:
         owner = above if above.start < start else above.parent
         assert owner is not None, "the parent block ends in this node or in the node above"
-        parent = owner.blocks[start // PAGE_TOKENS - owner.start // PAGE_TOKENS - 1]
+        number = start // PAGE_TOKENS - owner.start // PAGE_TOKENS - 1
+        if number >= len(owner.blocks):
+            return Blocks((), None, TokenArray("i"), None)  # behind a picture
+        parent = owner.blocks[number]
     else:
         salt, _ = RadixTree.path(above)
+    if tokens and max(tokens) >= FIRST_KEY:
+        until = next(at for at, key in enumerate(tokens) if key >= FIRST_KEY)
+        tokens = tokens[: until // PAGE_TOKENS * PAGE_TOKENS]
     if len(node.blocks) == first:
         node.blocks += _chain(_root(salt) if parent is None else parent, tokens)
     return Blocks(tuple(node.blocks[first:]), parent, tokens, salt)
