@@ -47,6 +47,7 @@ class FakeEyes:
     """
 
     mark = "<pad>"
+    bits: tuple[object, ...] = ()
     summary = "fake"
 
     def __init__(self, tokenizer: EncodesChats) -> None:

@@ -86,7 +86,8 @@ class Look:
 
     Attributes:
         key: stands for each of its tokens in the prefix tree; at least
-            :data:`heddle.state.FIRST_KEY`.
+            :data:`heddle.state.FIRST_KEY`. No other look in this process has it, because looks
+            go from an engine to the next one.
         count: the number of its rows.
         scenes: what the eyes read; empty once there are rows.
         arrange: makes the rows from what the eyes made of all scenes, one after the other; None:
@@ -150,8 +151,15 @@ class Pictures:
             keys[span.first : span.end] = [span.look.key] * span.count
         return keys
 
+    @property
+    def least_chunk(self) -> int:
+        """The most tokens that one chunk has to hold, because they see one another."""
+        return max((span.count for span in self.spans), default=1) if self.whole else 1
+
     def wanted(self, computed: int) -> list[Look]:
         """The looks without rows that a sequence needs after its first `computed` tokens."""
+        if computed >= self._end:
+            return []
         needed = (span.look for span in self.spans if span.end > computed)
         return [look for look in needed if look.rows is None]
 
@@ -169,6 +177,8 @@ class Pictures:
 
     def sight(self, start: int, end: int) -> Sight | None:
         """What a chunk of the positions [start, end) reads; None: as if there were no pictures."""
+        if self.places is None and start >= self._end:
+            return None
         import numpy as np  # here, because programs that load no model import this module
 
         rows: list[tuple[int, States]] = []
@@ -185,6 +195,11 @@ class Pictures:
         if places is None and not rows:
             return None
         return Sight(places, runs if self.whole and rows else None, rows)
+
+    @property
+    def _end(self) -> int:
+        """The position after the last token of a picture."""
+        return self.spans[-1].end if self.spans else 0
 
     def _places(self, start: int, end: int) -> NDArray[np.int32]:
         """The places at positions [start, end). After the prompt, all axes go on together."""
@@ -222,6 +237,7 @@ class Encoder(Protocol):
         call: what nobody wants any more is given up.
 
         Raises:
+            StepAbandonedError: another thread has called `abandon`.
             EngineFailedError: the eyes failed. They can go on with other looks.
         """
         ...
@@ -242,6 +258,7 @@ class Sighted(Protocol):
         mark: what the chat template writes for a picture.
         encoder: makes the rows.
         summary: the eyes in a few words for people.
+        bits: equal only if two loads in one process make the same rows of the same scenes.
     """
 
     @property
@@ -250,6 +267,8 @@ class Sighted(Protocol):
     def summary(self) -> str: ...
     @property
     def encoder(self) -> Encoder: ...
+    @property
+    def bits(self) -> tuple[object, ...]: ...
 
     def lay(self, prompt: Illustrated) -> Laid:
         """Prepare the pictures and make token ids. It takes 10 to 100 ms for each new picture.

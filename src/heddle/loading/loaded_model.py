@@ -281,6 +281,12 @@ class LoadedModel:
             return None
         return "unchanged" if found == self.info.stamps else "changed"
 
+    def abandon(self) -> None:
+        """End the step or the work of the eyes in flight soon. Any thread may call this."""
+        if self.eyes is not None:
+            self.eyes.encoder.abandon()
+        self.executor.abandon()
+
     def close(self) -> None:
         """Free threads and memory. Idempotent."""
         if self.eyes is not None:

@@ -108,4 +108,5 @@ def same_bits(one: LoadedModel, other: LoadedModel) -> bool:
 def _bits_of(model: LoadedModel) -> tuple[object, ...]:
     """What is equal only if two loads in one process give the same tokens: the files, and how the
     executor computes."""
-    return sorted(model.info.stamps.items()), model.info.id, model.executor.page_format
+    eyes = None if model.eyes is None else model.eyes.bits
+    return sorted(model.info.stamps.items()), model.info.id, model.executor.page_format, eyes

@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from heddle import _native
-from heddle.errors import EngineFailedError, OutOfMemoryError, UnsupportedModelError
+from heddle.errors import (
+    EngineFailedError,
+    OutOfMemoryError,
+    StepAbandonedError,
+    UnsupportedModelError,
+)
 from heddle.executors.cpu.batch import ints
 from heddle.executors.cpu.lowering import lower
 from heddle.executors.cpu.ropes import RopeTables
@@ -98,11 +103,17 @@ class CpuEncoder:
             raise EngineFailedError(f"the eyes failed: {error}") from error
 
     def _chosen(self, wanted: Sequence[Look]) -> list[tuple[Look, Scene]]:
-        """The first scenes without rows that fit a pass. One too large was refused before."""
+        """The first scenes without rows that fit a pass.
+
+        Raises:
+            ValueError: a scene fits no pass.
+        """
         chosen: list[tuple[Look, Scene]] = []
         room = self._most
         for look in wanted:
             for scene in look.scenes[len(self._made.get(look, ())) :]:
+                if len(scene) > self._most:
+                    raise ValueError(f"{len(scene)} patches are more than {self._most}")
                 if len(scene) > room or len(chosen) == _SCENES:
                     return chosen
                 chosen.append((look, scene))
@@ -179,7 +190,7 @@ class CpuEncoder:
 
     def _run(self, **piece: Any) -> None:
         if self._program.begin(**self._step, **piece).finish() is None:
-            raise RuntimeError("they were abandoned")
+            raise StepAbandonedError("the eyes were abandoned")
 
     def abandon(self) -> None:
         program = vars(self).get("_program")  # missing after `close`

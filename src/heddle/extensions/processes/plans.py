@@ -148,6 +148,7 @@ class PlanWriter:
         )
 
     def _chunk(self, one: Chunk) -> SlotChunk:
+        assert one.sight is None, "a device in a process of its own sees no pictures"
         pages, kept = list(one.pages), self._pages.get(one.slot, [])
         same = len(kept) if pages[: len(kept)] == kept else 0
         self._pages[one.slot] = pages

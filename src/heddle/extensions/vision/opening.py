@@ -120,6 +120,7 @@ def _opened(
         most_patches=most,
         has_axes=checkpoint.hyperparameters.get("rope.sections") is not None,
         whole=eyes.architecture in _SEE_ONE_ANOTHER,
+        files=tuple(sorted(eyes.stamps.items())),
     )
 
 

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 _MOST_WAITING = 1 << 30
 """Most bytes of patches that wait for the eyes. More pictures are refused for a moment."""
 
+_KEYS = count(FIRST_KEY)
+"""Keys of looks. Requests go from an engine to the next one, so all engines share them."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Seen:
@@ -56,7 +59,6 @@ class SeenPictures:
         self._kept: OrderedDict[str, Seen] = OrderedDict()
         self._looks: WeakValueDictionary[str, Look] = WeakValueDictionary()
         self._others: dict[str, tuple[str, tuple[int, int]]] = {}
-        self._keys = count(FIRST_KEY)
 
     def find(self, digest: str) -> Seen | None:
         """The picture with this digest, if it is known."""
@@ -85,7 +87,7 @@ class SeenPictures:
                     raise OverloadedError(
                         "too many pictures wait to be seen; try again later", retry_after=5.0
                     )
-                look = Look(next(self._keys), rows, scenes, arrange)
+                look = Look(next(_KEYS), rows, scenes, arrange)
                 self._looks[digest] = look
                 self._others = {
                     one: self._others[one] for one in self._looks if one in self._others
@@ -134,8 +136,11 @@ class ModelEyes:
         most_patches: int,
         has_axes: bool,
         whole: bool,
+        files: tuple[object, ...] = (),
     ) -> None:
         """`row_id` is the token of a row. `has_axes` says whether the model turns heads by axes.
+
+        `files` are equal only if the files of the eyes are.
 
         With `whole`, all tokens of a picture see one another.
         """
@@ -147,6 +152,7 @@ class ModelEyes:
         self._row_id = row_id
         self._has_axes = has_axes
         self._most_patches = most_patches
+        self.bits = *files, most_patches
         self._seen = SeenPictures(cache_bytes)
 
     def count(self, width: int, height: int) -> int:
