@@ -162,6 +162,10 @@ class Machine(RuleBasedStateMachine):
         ends = frozenset() if getattr(params, "ignore_eos", False) else frozenset({END})
         return Sequence(identity, params, list(prompt), len(prompt), ends)
 
+    def prompt_of(self, sequence: Sequence) -> list[int]:
+        """The prompt as the executor sees it."""
+        return sequence.tokens[: sequence.prompt_tokens]
+
     def room_for(self) -> int:
         """Places for the requests of `add_copies`."""
         return self.room
@@ -197,10 +201,15 @@ class Machine(RuleBasedStateMachine):
             if too_large == "after":
                 execute(self.executor, plan)
             most = self.scheduler.shrink_steps()
-            assert most is not None
-            self.batch_tokens = most
+            if most is None:
+                self.cannot_shrink(plan)
+            else:
+                self.batch_tokens = most
         else:
             self.finish(plan, poisoned)
+
+    def cannot_shrink(self, plan: StepPlan) -> None:
+        raise AssertionError("a step of two tokens may be smaller")
 
     @rule(count=st.integers(1, 40))
     def steps(self, count: int) -> None:
@@ -244,7 +253,7 @@ class Machine(RuleBasedStateMachine):
     def take(self, sequence: Sequence, outcome: object) -> FinishReason | None:
         """Compare an outcome with the model; returns how the request should have ended."""
         params, said, told = sequence.params, self.said[sequence.id], self.told[sequence.id]
-        prompt = sequence.tokens[: sequence.prompt_tokens]
+        prompt = self.prompt_of(sequence)
         scores = solo_scores(prompt, 2)[1:] if sequence.prompt_logprobs is not None else ()
         match outcome:
             case Failed():

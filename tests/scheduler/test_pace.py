@@ -128,3 +128,13 @@ def test_costs_of_idle_prefill_count_double_until_a_mixed_step_was_timed() -> No
     for _ in range(20):
         pace.observe(0, 500, 500 * TOKEN / 3)  # prefill costs less on an idle engine
     assert pace.allowance(4) == known
+
+
+def test_eyes_take_a_part_of_the_gap() -> None:
+    pace = Pace()
+    pace.observe(0, 500, 500 * TOKEN)
+    pace.observe(4, 0, DECODE)
+    spare = pace.spare_seconds(4)
+    pace.prompts = 0.5
+    assert pace.allowance(4) == pytest.approx((GAP - 1) * DECODE / (4 * TOKEN), abs=1)
+    assert pace.spare_seconds(4) == spare

@@ -38,5 +38,13 @@ def chunk_ahead(sequence: Sequence, pages: SequencePages) -> Chunk | None:
         return None
     if not pages.grow(sequence.table, start + 1, saves=False):
         return None
-    table = sequence.table
-    return Chunk(sequence.slot, start, (UNKNOWN,), table.pages, sample=True, windows=table.windows)
+    table, pictures = sequence.table, sequence.pictures
+    return Chunk(
+        sequence.slot,
+        start,
+        (UNKNOWN,),
+        table.pages,
+        sample=True,
+        windows=table.windows,
+        sight=None if pictures is None else pictures.sight(start, start + 1),
+    )

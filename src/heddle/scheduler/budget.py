@@ -66,7 +66,7 @@ class Budget:
         if left <= 0 and len(ready) + again > self.tokens:
             return self._take_turns(ready)
         shares = []
-        room = self.tokens - decodes - again
+        room = beside_decodes = self.tokens - decodes - again
         for sequence in ready:
             if sequence.generating:
                 shares.append((sequence, 1))
@@ -81,6 +81,8 @@ class Budget:
                     )
                 if sequence.pictures is not None:
                     count = sequence.pictures.cut(sequence.computed, count, room)
+                    if not count and room == beside_decodes:
+                        return self._alone(sequence)  # streams would shut it out for ever
                     if not count:
                         continue
                 left -= math.ceil(count * cost)
@@ -110,10 +112,18 @@ class Budget:
 
         If decodes alone use up the budget, prompts take turns with them. Else they would starve.
         """
-        line = sorted(filter(_takes_one, ready), key=lambda sequence: sequence.turn)
+        ready = sorted(ready, key=lambda sequence: sequence.turn)
+        if not _takes_one(ready[0]):
+            return self._alone(ready[0])
+        line = list(filter(_takes_one, ready))
         ends = accumulate(1 + sequence.again for sequence in line)
         fitting = zip(line, ends, strict=True)
         return [(sequence, 1) for sequence, end in fitting if end <= self.tokens]
+
+    def _alone(self, sequence: Sequence) -> list[tuple[Sequence, int]]:
+        """Give a step to a picture whose tokens see one another. It fits: `Scheduler.add`."""
+        assert sequence.pictures is not None, "other sequences take any number of tokens"
+        return [(sequence, sequence.pictures.cut(sequence.computed, 1, self.tokens))]
 
 
 def _takes_one(sequence: Sequence) -> bool:

@@ -44,11 +44,15 @@ class Pace:
     Args:
         max_gap: longest step in seconds while streams run; None for GAP decode steps.
         prefer_decode: streams keep their pace, and prompts beside them get the fewest tokens.
+
+    Attributes:
+        prompts: the part of the time beside decodes that prompts get. Eyes may take the rest.
     """
 
     def __init__(self, max_gap: float | None = None, *, prefer_decode: bool = False) -> None:
         self._max_gap = max_gap
         self._prefer_decode = prefer_decode
+        self.prompts = 1.0
         self._decode: dict[int, deque[float]] = {}  # n -> seconds of steps with n decodes only
         # n -> k -> seconds that k guesses added to steps with n decodes
         self._guess: dict[int, dict[int, deque[float]]] = {}
@@ -128,7 +132,7 @@ class Pace:
         token = self._token_seconds()
         if alone is None or token is None:
             return _FIRST_TOKENS
-        gap = self.longest_step(alone) - alone
+        gap = self.prompts * (self.longest_step(alone) - alone)
         return max(_LEAST_TOKENS, round(gap / token)) if token > 0.0 else _FIRST_TOKENS
 
     def expected_seconds(self, decodes: int, prompt_tokens: float) -> float | None:

@@ -38,6 +38,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from heddle.errors import InvalidRequestError
 from heddle.outputs import FinishReason
 from heddle.scheduler.admission import Admission
 from heddle.scheduler.ahead import chunk_ahead, may_run_ahead
@@ -159,8 +160,11 @@ class Scheduler:
         Raises:
             ContextLengthError: a prompt leaves no room for the output, even in an empty cache.
             OverloadedError: the queue is full.
-            InvalidRequestError: there are more sequences than slots and queue together hold.
+            InvalidRequestError: there are more sequences than slots and queue together hold, or a
+                picture fits no step.
         """
+        for sequence in sequences:
+            self._check_pictures(sequence)
         self._room.check(sequences, self.queue, self._live.values())
         for sequence in sequences:
             sequence.limit = self._room.limit_of(sequence)
@@ -173,10 +177,22 @@ class Scheduler:
 
         Raises:
             ContextLengthError: it leaves no room for output here.
+            InvalidRequestError: a picture fits no step here.
         """
+        self._check_pictures(sequence)
         self.check_length(sequence.total, output=sequence.most_output != 0)
         sequence.limit = min(sequence.limit, self._room.limit_of(sequence))
         self._queue(sequence)
+
+    def _check_pictures(self, sequence: Sequence) -> None:
+        """Check that a step may hold all tokens that see one another. Else it would never run."""
+        least, most = sequence.least_chunk, self._budget.tokens
+        if least > most:
+            raise InvalidRequestError(
+                f"a picture has {least} tokens, which this model reads in one step; a step has at"
+                f" most {most} (batch_tokens). Send a smaller picture, or raise batch_tokens",
+                param="messages",
+            )
 
     def _queue(self, sequence: Sequence) -> None:
         self._live[sequence.id] = sequence
@@ -382,14 +398,15 @@ class Scheduler:
         that was planned ahead must not be collected.
 
         Returns:
-            Most tokens of later steps. None if the step cannot be smaller, because it had one token
-            or must compute whole prompts; then nothing changes.
+            Most tokens of later steps. None if the step cannot be smaller, because it had one
+            token, or as many as a picture, or must compute whole prompts; then nothing changes.
         """
         tokens = sum(len(chunk.tokens) for _, chunk in self._in_flight)
-        if tokens < 2 or self._budget.whole_prompts:
+        most = max([tokens // 2, *(one.least_chunk for one in self._live.values())])
+        if most >= tokens or tokens < 2 or self._budget.whole_prompts:
             return None
         carried = self._forget_steps()
-        self._budget.tokens = tokens // 2
+        self._budget.tokens = most
         if self._guesses is not None:
             self._guesses.most_rows = min(self._guesses.most_rows, self._budget.tokens)
         self._release_ended(carried)

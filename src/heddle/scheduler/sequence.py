@@ -271,12 +271,20 @@ class Sequence:
         return total - self.computed <= 1 and total > self.prompt_tokens
 
     @property
+    def least_chunk(self) -> int:
+        """The most tokens that one of its chunks has to hold."""
+        return 1 if self.pictures is None else self.pictures.least_chunk
+
+    @property
+    def wants_looks(self) -> bool:
+        """Whether it needs rows of pictures that the eyes have not made yet."""
+        return self.pictures is not None and bool(self.pictures.wanted(self.computed))
+
+    @property
     def waits(self) -> bool:
         """Whether it computes nothing now, because it waits for its caller, a mask, rows of a
         picture, leader or disk."""
-        if self.paused or self.awaited is not None:
-            return True
-        if self.pictures is not None and self.pictures.wanted(self.computed):
+        if self.paused or self.awaited is not None or self.wants_looks:
             return True
         return self.leader is not None or self.restore is not None
 

@@ -17,6 +17,7 @@ class WaitReason(Enum):
     LEADER = "follows"
     DISK = "disk"
     MASK = "mask"
+    EYES = "eyes"
     BUDGET = "budget"
 
 
@@ -33,7 +34,9 @@ def wait_of_running(sequence: Sequence) -> WaitReason:
         return WaitReason.MASK
     if sequence.restore is not None:
         return WaitReason.DISK
-    return WaitReason.BUDGET if sequence.leader is None else WaitReason.LEADER
+    if sequence.leader is not None:
+        return WaitReason.LEADER
+    return WaitReason.EYES if sequence.wants_looks else WaitReason.BUDGET
 
 
 _CLAUSES = {
@@ -42,5 +45,6 @@ _CLAUSES = {
     WaitReason.LEADER: "another request computes a prefix that both share",
     WaitReason.DISK: "the disk tier reads its prefix",
     WaitReason.MASK: "the mask of its grammar is late",
+    WaitReason.EYES: "the eyes of the model have not seen its pictures yet",
     WaitReason.BUDGET: "streams and older prompts fill the steps (--batch-tokens, --max-gap-ms)",
 }
