@@ -17,7 +17,7 @@ from heddle.disk.tier import PATIENCE
 from heddle.engine.disk import open_disk_tier
 from heddle.engine.drafters import batch_drafter_of, drafters
 from heddle.engine.health import Poison, poison_of
-from heddle.engine.looking import Looking
+from heddle.engine.looking import Looking, waiting
 from heddle.engine.observation import step_log
 from heddle.engine.observation.activity import (
     Activity,
@@ -121,6 +121,7 @@ class EngineLoop:
         self._step_began = self._computes_since = 0.0  # the step in flight, or the last one
         self._ahead: StepPlan | None = None  # submitted before the tokens of the step before
         self._device_problem: str | None = None  # another thread may set it
+        self._shown: list[Sequence] = []  # sequences whose pictures the eyes look at just now
         self._failed: frozenset[int] = frozenset()  # ids of the requests of the failed step
         self.rescue: Callable[[Interrupted], bool] | None = None  # any thread may set it
         self.heartbeat = Heartbeat()
@@ -189,12 +190,12 @@ class EngineLoop:
             return False
         if not lost:
             if self.heartbeat.now is beat:
-                self.model.executor.abandon()
+                self.model.abandon()
             return False
         if not self.heartbeat.leave_behind(beat):
             return False
         with self.gate.lock:
-            failed = self.scheduler.abandon()
+            failed = [*self.scheduler.abandon(), *self._shown]
         poison = Poison(
             f"step {beat.step} has made no progress for {seconds:.0f} s, and its device does not"
             " abandon it. Its thread and its memory are left behind until it ends",
@@ -256,7 +257,7 @@ class EngineLoop:
             raise self._fail(self._running, Poison(f"the device failed: {self._device_problem}"))
         if self._batch_drafter is not None and any(self.scheduler.slots):
             self._advance(self._batch_drafter)
-        if self._looking is not None and any(self.scheduler.slots):
+        if self._looking is not None:
             self._look(self._looking)
         self.heartbeat.enter(Phase.PLANNING)
         with self.gate.lock:
@@ -304,39 +305,57 @@ class EngineLoop:
 
     def _advance(self, batch: BatchDrafter) -> None:
         """Let the draft model or the prediction head guess, in this thread, without the lock."""
-        if self.turn is not None:
-            self.turn.take()
-        self.heartbeat.enter(Phase.COMPUTING)
+        self._begin_turn()
         batch.advance(self.scheduler.slots, self.speculator)
         self._give_turn()
 
+    def _begin_turn(self) -> None:
+        """Wait for the turn to compute beside a step, without the lock."""
+        if self.turn is not None:
+            self.heartbeat.enter(Phase.TURN)
+            self.turn.take()
+        self.heartbeat.enter(Phase.COMPUTING)
+
     def _looks(self) -> bool:
         """Whether sequences wait for the eyes."""
-        return self._looking is not None and bool(self._looking.wanted(self.scheduler.slots))
+        return self._looking is not None and bool(waiting(self.scheduler.slots))
 
     def _look(self, looking: Looking) -> None:
         """Let the eyes make rows that sequences wait for, in this thread, without the lock.
 
         If they fail, these sequences end; all others go on.
+
+        Raises:
+            ModelPoisonedError: they hung, and were abandoned.
         """
-        slots = list(self.scheduler.slots)
-        wanted = looking.wanted(slots)
-        if not wanted:
+        self._shown = waiting(self.scheduler.slots)
+        if not self._shown:
+            looking.rest()
             return
-        if self.turn is not None:
-            self.turn.take()
-        self.heartbeat.enter(Phase.COMPUTING)
-        error = looking.advance(slots, wanted)
-        self._give_turn()
-        if error is None:
-            return
+        if self._ahead is None:
+            self._deliver()  # the tokens of the last step do not wait for the eyes
+        self._begin_turn()
+        try:
+            error = looking.advance(self.scheduler.slots, self._shown)
+        except StepAbandonedError as cause:
+            if self.gate.closed:
+                return  # all requests end with the engine, or leave it
+            hang = "the eyes made no progress, and were abandoned (watchdog)"
+            raise self._fail(self._shown, Poison(hang)) from cause
+        finally:
+            self._give_turn()
+        self.heartbeat.enter(Phase.DELIVERING)
+        if error is not None:
+            self._end_shown(error)
+        self._shown = []
+
+    def _end_shown(self, error: EngineFailedError) -> None:
+        """End the sequences whose pictures the eyes could not see."""
         _log.error("%s", error)
         with self.gate.lock:
-            for sequence in slots:
-                if sequence is not None and sequence.pictures is not None and sequence.waits:
-                    request = self.delivery.requests[sequence.id]
-                    if self.scheduler.cancel(sequence.id):
-                        self.delivery.cancelled.append((request, error))
+            for sequence in self._shown:
+                if self.scheduler.cancel(sequence.id):
+                    self.delivery.cancelled.append((self.delivery.requests[sequence.id], error))
 
     def _wait(self, phase: Phase, timeout: float | None = None) -> None:
         """Release the lock until a caller, the disk tier or a late mask notifies this thread."""

@@ -164,7 +164,7 @@ class EngineThread:
             self._loop.wakeup.notify()
             if not self.gate.drain:
                 if abandon:
-                    self._model.executor.abandon()
+                    self._model.abandon()
                 if self._loop.turn is not None:
                     self._loop.turn.withdraw()
         if threading.current_thread() is not self._thread:

@@ -217,6 +217,7 @@ def prepare(
     they are already computed. `log_id` names the request in lines of the log.
 
     Raises:
+        BlindModelError: the prompt has pictures, and the model has no eyes.
         InvalidRequestError: a token id is not in the vocabulary, an adapter is unknown, one of
             `shown_specials` is not a control token, the prompt is empty and the model has no BOS
             token, or the vectors of its tokens would be too large.
@@ -228,11 +229,10 @@ def prepare(
         prompt = _embedding_prompt(model, prompt, params)
     if isinstance(prompt, Illustrated):
         prompt = model.lay(prompt)
-    laid = prompt if isinstance(prompt, Laid) else None
-    pictures = None if laid is None else laid.pictures
-    if laid is not None:
-        prompt = laid.tokens
-    assert not isinstance(prompt, Laid)
+    pictures = None
+    if isinstance(prompt, Laid):
+        model.sight()  # a blind model would wait for rows for ever
+        pictures, prompt = prompt.pictures, prompt.tokens
     tokens = check_tokens(
         model, tokenizer.encode(prompt) if isinstance(prompt, str) else prompt, "prompt"
     )
