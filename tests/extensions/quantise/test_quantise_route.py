@@ -257,9 +257,10 @@ def test_one_at_a_time_until_its_client_leaves(server: Server, monkeypatch) -> N
     acts(monkeypatch, STAYS)
     running = server.lines(**BODY)
     next(running)
-    refused = server.post(**BODY | {"name": "other"})
+    refused = server.post(**BODY | {"name": "other"}, stream=False)
     assert (refused.status_code, refused.headers["retry-after"]) == (429, "60")
     running.close()
+    until(lambda: server.files == ["wide.gguf"])
     acts(monkeypatch, DONE)
     until(lambda: server.post(**BODY, stream=False).status_code == 200)
     assert server.files == ["new.gguf", "wide.gguf"]
@@ -304,7 +305,10 @@ def test_one_that_is_cancelled_before_its_process_starts(
         begun = Quantisation(server.registry, "wide", target, {}, lambda: ended.append(True))
         begun.cancel()
         begun.start()
-        await begun.result()
+        try:
+            await asyncio.wait_for(begun.result(), PATIENCE)
+        finally:
+            begun.cancel()
 
     with pytest.raises(HeddleError, match="status -9"):
         asyncio.run(cancelled())
