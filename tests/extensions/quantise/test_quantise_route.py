@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import numpy as np
 import pytest
-from test_quantising import WIDE
 
 from fake_loads import Loads, until
 from gguf_writer import Tensor
@@ -28,12 +27,17 @@ from heddle.extensions.quantise.quantisation import Quantisation
 from heddle.hosting.registry import Registry
 from heddle.weights.gguf.file import GGUFFile
 from live_server import live_server
+from models.tiny.llama import TinyLlama
 from patience import PATIENCE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
     from live_server import LiveServer
+
+WIDE = TinyLlama(
+    "wide", heads=4, kv_heads=2, head_dim=64, tied=False, layers=2, width=256, ffn_width=288
+)
 
 BODY = {"model": "wide", "name": "new", "type": "q4_k"}
 
@@ -49,7 +53,7 @@ class Server:
     def post(self, **body: Any) -> httpx.Response:
         return httpx.post(f"{self.live.url}/v1/models/quantize", json=body, timeout=PATIENCE)
 
-    def lines(self, **body: Any) -> Iterator[dict[str, Any]]:
+    def lines(self, **body: Any) -> Generator[dict[str, Any], None, None]:
         url = f"{self.live.url}/v1/models/quantize"
         with httpx.stream("POST", url, json=body, timeout=PATIENCE) as answer:
             assert answer.status_code == 200
