@@ -88,7 +88,8 @@ def test_a_message_before_the_first_conversation_is_read_stays_in_the_field(page
         const root = document.createElement('div');
         const store = { preference: () => new Promise(() => {}) };
         const shortcuts = { add: () => () => {} };
-        mount(root, { store, shortcuts, models: new EventTarget(), rest: () => '' });
+        const models = Object.assign(new EventTarget(), { whyNoPictures: () => '' });
+        mount(root, { store, shortcuts, models, rest: () => '' });
         const field = root.querySelector('.composer textarea');
         field.value = 'hello';
         field.dispatchEvent(new KeyboardEvent('keydown', { key: 'Enter', cancelable: true }));
