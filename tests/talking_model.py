@@ -5,8 +5,10 @@ Where a grammar does not let it, it says something that the grammar allows, and 
 
 from __future__ import annotations
 
+import re
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -24,7 +26,7 @@ from heddle.text.parsing.parts import Call, ParsedAnswer
 from live_server import PATIENCE, live_server
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from fake_executor import Occupant
     from heddle.grammars import Grammar
@@ -80,15 +82,12 @@ class LetterTokenizer:
             self._pieces |= self._control
             self._control = {}
         self.grammars = GrammarCompiler(self)
+        self._known = [_known(self._pieces), _known(self._pieces | self._control)]
 
     def encode(self, text: str, *, parse_special: bool = True, **_: bool) -> list[int]:
-        ids, known = [], self._pieces | (self._control if parse_special else {})
-        while text:
-            id = max(
-                (id for id in known if text.startswith(known[id])), key=lambda i: len(known[i])
-            )
-            ids.append(id)
-            text = text[len(known[id]) :]
+        known, longest = self._known[parse_special]
+        ids = [known[piece] for piece in longest.findall(text)]
+        assert "".join(map(self.token_text, ids)) == text, f"no token for a letter of {text!r}"
         return ids
 
     def encode_chat(self, text: str) -> list[int]:
@@ -117,6 +116,12 @@ class LetterTokenizer:
         return id not in self._pieces
 
 
+def _known(pieces: Mapping[int, str]) -> tuple[dict[str, int], re.Pattern[str]]:
+    """Tokens by their text, and a pattern of the longest one at a place."""
+    ids = {text: id for id, text in pieces.items()}
+    return ids, re.compile("|".join(map(re.escape, sorted(ids, key=len, reverse=True))))
+
+
 def refused_at(grammar: Grammar, text: str, tokenizer: LetterTokenizer | None = None) -> str | None:
     """The text before the first token that is not allowed; None if all of `text` is allowed."""
     tokenizer = tokenizer or LetterTokenizer()
@@ -138,6 +143,7 @@ class TalkingExecutor(FakeExecutor):
         self.answers: Sequence[str] = ("",)
         self.prompts: list[str] = []
         self._tokenizer = tokenizer
+        self._encode = cache(tokenizer.encode)
 
     def _bind(self, binding: Any) -> None:
         super()._bind(binding)
@@ -150,9 +156,8 @@ class TalkingExecutor(FakeExecutor):
         assert occupant.params.seed is not None
         answer = self.answers[occupant.params.seed % len(self.answers)]
         said = len(history) - occupant.said  # type: ignore[attr-defined]
-        return [*self._tokenizer.encode(answer), END][
-            min(said, len(self._tokenizer.encode(answer)))
-        ]
+        tokens = self._encode(answer)
+        return tokens[said] if said < len(tokens) else END
 
     def _read(self, chunk: Chunk) -> list[Sampled | Failed]:  # type: ignore[override]
         return [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import subprocess
+import threading
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -120,8 +121,14 @@ def test_a_machine_without_the_model(head: Head) -> None:
         subprocess.Popen(command, env=head.environment, stderr=subprocess.PIPE, text=True) as made,
     ):
         assert made.stderr is not None
-        try:
-            assert any("ModelSourceError: smollm2-135m is not in" in line for line in made.stderr)
-        finally:
-            made.send_signal(signal.SIGINT)
-        assert made.wait(PATIENCE) == 0
+        watchdog = threading.Timer(2 * PATIENCE, made.kill)
+        watchdog.start()
+        said = []
+        for line in made.stderr:
+            said.append(line)
+            if "ModelSourceError: smollm2-135m is not in" in line:
+                made.send_signal(signal.SIGINT)
+                break
+        ended = made.wait(PATIENCE)
+        watchdog.cancel()
+        assert ended == 0, said
