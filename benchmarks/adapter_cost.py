@@ -36,7 +36,7 @@ SLOTS, PROMPT, PAIRS = 8, 512, 15
 PAGES = 1 + PROMPT // PAGE_TOKENS
 
 
-def random_adapter(executor: CpuExecutor, rank: int, seed: int) -> Adapter:
+def random_adapter(executor: CpuExecutor, rank: int, kind: TensorType, seed: int) -> Adapter:
     stream = np.random.default_rng(seed)
     changes = {}
     for name, one in executor.adaptable().items():
@@ -46,7 +46,7 @@ def random_adapter(executor: CpuExecutor, rank: int, seed: int) -> Adapter:
             (stream.standard_normal(shape) * 0.01).astype(np.float32)
             for shape in ((rank, one.in_features), (one.out_features, rank))
         )
-        changes[name] = LowRank(a, b, 2.0, TensorType.F32)
+        changes[name] = LowRank(a, b, 2.0, kind)
     return executor.make_adapter(changes)
 
 
@@ -68,10 +68,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("model", type=Path)
     parser.add_argument("--rank", type=int, default=16)
+    parser.add_argument("--type", choices=("F32", "I8"), default="F32", help="I8: --lora-type int8")
     given = parser.parse_args()
     config = EngineConfig(slots=SLOTS, batch_tokens=PROMPT, context=PROMPT + PAGE_TOKENS)
     executor = load(GGUFCheckpoint.open(given.model), config)
-    adapters = [random_adapter(executor, given.rank, seed) for seed in range(SLOTS)]
+    kind = TensorType[given.type]
+    adapters = [random_adapter(executor, given.rank, kind, seed) for seed in range(SLOTS)]
     print(f"{executor.summary}; an adapter of rank {given.rank}: {adapters[0].bytes / 1e6:.1f} MB")
     decode = {
         f"{n} streams, {kind}": (

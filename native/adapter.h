@@ -2,7 +2,7 @@
 // 2021, arXiv:2106.09685).
 //
 // A row's arithmetic depends on its own adapters only. After a matmul, each changed row gains
-// scale * b (a x). Both products are chains of the matmul kernel, one for each row and element,
+// b (scales * (a x)). Both products are chains of the matmul kernel, one for each row and element,
 // with any other rows beside them.
 #pragma once
 
@@ -16,10 +16,11 @@
 
 namespace heddle {
 
-// The change of one matrix (n, k): a is (rank, k), b is (n, rank), both floats. Null: none.
+// The change of one matrix (n, k): a is (rank, k), b is (n, rank), both floats or integers, whose
+// rows of a and columns of b have the product of their scales in `scales` (rank). Null: none.
 struct LowRank {
     std::shared_ptr<const Matrix> a, b;
-    float scale = 1.0f;
+    std::vector<float> scales;
 };
 
 class Adapter {

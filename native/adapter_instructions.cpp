@@ -53,8 +53,10 @@ class Reduce final : public AdapterInstruction {
         args.out_stride = args.w->rows;
         args.tokens = piece.tokens;
         multiply(p, args, 0, change->a->panels(), thread);
-        kernels(p).scale(args.out, piece.factor * change->scale, piece.tokens * args.w->rows,
-                         args.out);
+        const int rank = args.w->rows;
+        for (int i = 0; i < piece.tokens * rank; ++i) {
+            args.out[i] *= piece.factor * change->scales[static_cast<size_t>(i % rank)];
+        }
     }
 };
 

@@ -12,8 +12,9 @@
 //   low bits  of the codes
 //   high bits of the codes, if any
 //
-// Floats have their columns one after the other, a value of each row. F8_E4M3 is a float whose runs
-// of 64 columns share a scale per row: the scales, float32, and then the columns of the run.
+// Floats have their columns one after the other, a value of each row; integers (I8) count as
+// floats. F8_E4M3 is a float whose runs of 64 columns share a scale per row: the scales, float32,
+// and then the columns of the run.
 //
 // Codes are stored in groups of four columns. A byte belongs to one (row, column of the group) and
 // holds that place's bits of several groups: 8 / bits of them, the first in the lowest bits. So
@@ -34,7 +35,7 @@ constexpr int kGroups = 8;  // groups of four columns in a block
 
 // A type's number in GGUF, or one from 1000 on if GGUF lacks it. Only floats have names here; a
 // quantised type is a row of the table.
-enum class Format : int { kF32 = 0, kF16 = 1, kBF16 = 30, kF8E4M3 = 1000 };
+enum class Format : int { kF32 = 0, kF16 = 1, kI8 = 24, kBF16 = 30, kF8E4M3 = 1000 };
 
 // Where the scale of a part of a block comes from.
 enum class Scale {
@@ -221,6 +222,7 @@ inline constexpr FormatRow kFormats[] = {
      read_iq2_s,
      {8, 2, 1, 43, Scale::kUint8, 2, false, Table::kIq2, 0.125f}},
     {"IQ4_XS", Format{23}, 136, read_iq4_xs, {8, 4, 0, 128, Scale::kInt8, 1, false, Table::kIq4}},
+    {"I8", Format::kI8, 1, nullptr, {}},
     {"IQ1_M",
      Format{29},
      56,
@@ -251,6 +253,8 @@ constexpr const Layout& layout_of(Format f) { return find_format(static_cast<int
 constexpr bool is_quantised(Format f) { return layout_of(f).blocks > 0; }
 
 // Bytes of a float, without its scale.
-constexpr int float_bytes(Format f) { return f == Format::kF32 ? 4 : f == Format::kF8E4M3 ? 1 : 2; }
+constexpr int float_bytes(Format f) {
+    return f == Format::kF32 ? 4 : f == Format::kI8 || f == Format::kF8E4M3 ? 1 : 2;
+}
 
 }  // namespace heddle

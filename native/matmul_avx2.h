@@ -379,6 +379,10 @@ inline __m256 float_column(const uint8_t* panel, int64_t column) {
     panel += column * float_bytes(F) * kPanelRows;
     if (F == Format::kF32) return _mm256_loadu_ps(reinterpret_cast<const float*>(panel));
     if (F == Format::kF16) return halves_to_float(panel);
+    if (F == Format::kI8) {
+        const __m128i codes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(panel));
+        return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes));
+    }
     if (F == Format::kF8E4M3) {  // sign and the rest as a half, which is 2**-8 times the number
         const __m128i codes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(panel));
         const __m128i bits = _mm_slli_epi16(_mm_cvtepi8_epi16(codes), 7);

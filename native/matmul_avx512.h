@@ -254,6 +254,10 @@ inline __m512 float_column(const uint8_t* panel, int64_t column) {
     panel += column * float_bytes(F) * kPanelRows;
     if (F == Format::kF32) return _mm512_loadu_ps(panel);
     if (F == Format::kF16) return halves_to_float(panel);
+    if (F == Format::kI8) {
+        const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(panel));
+        return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(codes));
+    }
     if (F == Format::kF8E4M3) {  // sign and the rest as a half, which is 2**-8 times the number
         const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(panel));
         const __m256i bits = _mm256_slli_epi16(_mm256_cvtepi8_epi16(codes), 7);

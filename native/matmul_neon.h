@@ -262,6 +262,10 @@ inline Rows float_column(const uint8_t* panel) {
             {vreinterpretq_f32_u8(vld1q_u8(panel)), vreinterpretq_f32_u8(vld1q_u8(panel + 16))}};
     } else if constexpr (F == Format::kF16) {
         return halves_to_float(panel);
+    } else if constexpr (F == Format::kI8) {
+        const int16x8_t codes = vmovl_s8(vreinterpret_s8_u8(vld1_u8(panel)));
+        return {
+            {vcvtq_f32_s32(vmovl_s16(vget_low_s16(codes))), vcvtq_f32_s32(vmovl_high_s16(codes))}};
     } else if constexpr (F == Format::kF8E4M3) {
         const int8x8_t codes = vreinterpret_s8_u8(vld1_u8(panel));
         const uint16x8_t bits = vreinterpretq_u16_s16(vshll_n_s8(codes, 7));

@@ -122,6 +122,7 @@ inline float float_at(const uint8_t* p) {
         return x;
     }
     if (F == Format::kF8E4M3) return float_of_e4m3(*p);
+    if (F == Format::kI8) return static_cast<int8_t>(*p);
     uint16_t h;
     std::memcpy(&h, p, 2);
     return F == Format::kF16 ? half_to_float(h) : bits_float(static_cast<uint32_t>(h) << 16);

@@ -15,6 +15,7 @@ namespace {
 // Exponents of floats that are infinite or NaN have all bits set.
 constexpr uint16_t kHalfExponent = 0x7C00, kBfloatExponent = 0x7F80;
 constexpr uint32_t kFloatExponent = 0x7F800000;
+constexpr uint8_t kNoExponent = 0;  // of integers, which are all finite
 
 constexpr bool finite_half(uint16_t bits) { return (bits & kHalfExponent) != kHalfExponent; }
 
@@ -178,6 +179,7 @@ float value_of(Format format, const uint8_t* p) {
     if (format == Format::kF16) return half_to_float(half_bits(p));
     if (format == Format::kBF16) return bits_float(static_cast<uint32_t>(half_bits(p)) << 16);
     if (format == Format::kF8E4M3) return float_of_e4m3(*p);
+    if (format == Format::kI8) return static_cast<int8_t>(*p);
     float value;
     std::memcpy(&value, p, 4);
     return value;
@@ -232,7 +234,7 @@ int pack_floats(T exponent, const uint8_t* raw, int64_t raw_row, int rows, int c
             for (int64_t k = first; k < last; ++k) {
                 T bits;
                 std::memcpy(&bits, raw + r * raw_row + k * kWidth, kWidth);
-                if ((bits & exponent) == exponent) non_finite = r;
+                if (exponent != 0 && (bits & exponent) == exponent) non_finite = r;
                 std::memcpy(out + (k * panel_rows + r) * kWidth, &bits, kWidth);
             }
         }
@@ -287,6 +289,8 @@ int pack_panel(Format format, const uint8_t* raw, int64_t raw_row, int rows, int
             return pack_floats(kHalfExponent, raw, raw_row, rows, columns, panel_rows, out);
         case Format::kBF16:
             return pack_floats(kBfloatExponent, raw, raw_row, rows, columns, panel_rows, out);
+        case Format::kI8:
+            return pack_floats(kNoExponent, raw, raw_row, rows, columns, panel_rows, out);
         case Format::kF8E4M3:
             return pack_scaled_floats(format, raw, raw_row, rows, columns, panel_rows, out);
         default:

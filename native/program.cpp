@@ -273,7 +273,8 @@ std::shared_ptr<Adapter> Program::adapter(
         if (is_quantised(a.format) || is_quantised(b.format)) {
             throw std::invalid_argument("matrices of adapters are floats");
         }
-        if (a.columns != w.columns || b.rows != w.rows || b.columns != a.rows) {
+        const auto scales = static_cast<int>(change.scales.size());
+        if (a.columns != w.columns || b.rows != w.rows || b.columns != a.rows || scales != a.rows) {
             throw std::invalid_argument("a low-rank change does not fit its matrix");
         }
         by_site[static_cast<size_t>(site)] = std::move(change);

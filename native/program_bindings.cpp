@@ -281,10 +281,11 @@ void add_experts(Program& p, int in, int logits, int out, const Matrices& gate, 
 }
 
 std::shared_ptr<Adapter> make_adapter(
-    const Program& p, const std::vector<std::tuple<std::shared_ptr<Matrix>, std::shared_ptr<Matrix>,
-                                                   std::shared_ptr<Matrix>, float>>& changes) {
+    const Program& p,
+    const std::vector<std::tuple<std::shared_ptr<Matrix>, std::shared_ptr<Matrix>,
+                                 std::shared_ptr<Matrix>, std::vector<float>>>& changes) {
     std::vector<std::pair<std::shared_ptr<const Matrix>, LowRank>> list;
-    for (const auto& [matrix, a, b, scale] : changes) list.push_back({matrix, {a, b, scale}});
+    for (const auto& [matrix, a, b, scales] : changes) list.push_back({matrix, {a, b, scales}});
     return p.adapter(std::move(list));
 }
 
@@ -546,7 +547,7 @@ void bind_program(nb::module_& m) {
         .def("pool", &Program::pool, nb::arg("states"))
         .def("sample", &Program::sample, nb::arg("logits"))
         .def("adapter", &make_adapter, nb::arg("changes"),
-             "An adapter, from (matrix, a, b, scale) of each matrix that it changes.")
+             "An adapter, from (matrix, a, b, scales) of each matrix that it changes.")
         .def(
             "begin",
             [](nb::object self, Ints ids, Ints positions, IntRows spans, Ints pages, Ints rows,

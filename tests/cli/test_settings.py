@@ -116,8 +116,8 @@ def test_requests_change_no_setting_that_names_a_place_or_that_models_share() ->
     fixed = {one.name for one in settings(EngineConfig) if one.is_fixed}
     assert fixed == {
         *("chat_template", "chat_template_kwargs", "device", "devices", "draft", "engram"),
-        *("engram_alpha", "engram_unchecked", "hub_cache", "lora", "lora_memory", "mmproj"),
-        *("offline", "prefix_cache_dir"),
+        *("engram_alpha", "engram_unchecked", "hub_cache", "lora", "lora_memory", "lora_type"),
+        *("mmproj", "offline", "prefix_cache_dir"),
     }
 
 

@@ -41,9 +41,13 @@ def logits(executor: CpuExecutor, *sequences: tuple[int, list[int], Sequence[Ada
 def test_company_changes_no_bit(isa: str, quantize: str, tmp_path: Path) -> None:
     config = replace(CONFIG, isa=isa, quantize=quantize, threads=2)
     executor = load(tiny_file(tmp_path), config)
-    one, other = (
+    one, other, rounded = (
         executor.make_adapter(random_changes(executor, seed, rank, kind))
-        for seed, rank, kind in ((1, 4, TensorType.F32), (2, 20, TensorType.F16))
+        for seed, rank, kind in (
+            (1, 4, TensorType.F32),
+            (2, 20, TensorType.F16),
+            (2, 20, TensorType.I8),
+        )
     )
     rows: list[tuple[int, list[int], Sequence[AdapterUse]]] = [
         (0, PROMPT, ()),
@@ -53,6 +57,7 @@ def test_company_changes_no_bit(isa: str, quantize: str, tmp_path: Path) -> None
         (4, PROMPT, [AdapterUse(one), AdapterUse(other, 0.5)]),
         (5, PROMPT[:3], ()),
         (6, PROMPT[3:5], [AdapterUse(other)]),
+        (7, PROMPT[3:5], [AdapterUse(rounded)]),
     ]
     alone = [logits(executor, row)[0] for row in rows]
     assert len({found.tobytes() for found in alone}) == len(rows), "each differs"
@@ -72,16 +77,35 @@ def test_chunks_change_no_bit(tmp_path: Path) -> None:
     executor.close()
 
 
-def test_all_levels_compute_the_same_bits(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [TensorType.F32, TensorType.I8])
+def test_all_levels_compute_the_same_bits(kind: TensorType, tmp_path: Path) -> None:
     def found(isa: str, threads: int) -> bytes:
         config = replace(CONFIG, isa=isa, threads=threads, quantize="q4_0")
         executor = load(tiny_file(tmp_path), config)
-        uses = [AdapterUse(executor.make_adapter(random_changes(executor, 3, 7)))]
+        uses = [AdapterUse(executor.make_adapter(random_changes(executor, 3, 7, kind)))]
         rows = logits(executor, (0, PROMPT, uses), (1, PROMPT[:2], uses))
         executor.close()
         return rows.tobytes()
 
     assert len({found(isa, threads) for isa in _native.isa_levels() for threads in (1, 3)}) == 1
+
+
+def test_integers_have_a_scale_for_each_row_of_a_and_column_of_b(tmp_path: Path) -> None:
+    """Each of a rank's rows and columns has values of another size, and one has none."""
+    executor = load(tiny_file(tmp_path), CONFIG)
+    sizes = np.array([1, 1e-4, 300, 0], np.float32)
+    changes = {
+        name: replace(one, a=one.a * sizes[:, None], b=one.b / np.maximum(sizes, 1e-4))
+        for name, one in random_changes(executor, 1, len(sizes)).items()
+    }
+    rounded = {name: replace(one, type=TensorType.I8) for name, one in changes.items()}
+    adapters = executor.make_adapter(changes), executor.make_adapter(rounded)
+    uses = [(), *([AdapterUse(one)] for one in adapters)]
+    rows = [(slot, PROMPT, each) for slot, each in enumerate(uses)]
+    none, exact, near = logits(executor, *rows)
+    assert 0 < np.abs(near - exact).max() < 0.05 * np.abs(exact - none).max()
+    assert adapters[1].bytes < 0.3 * adapters[0].bytes
+    executor.close()
 
 
 def test_a_matrix_that_no_product_reads_is_refused(device: str, tmp_path: Path) -> None:

@@ -53,6 +53,8 @@ float peak_of(const FormatRow& row, const uint8_t* bytes) {
     } else if (row.format == Format::kF8E4M3) {
         for (int k = 0; k < row.layout.run; ++k)
             values[k] = float_of_e4m3(bytes[4 + k]) * float_at(bytes);
+    } else if (row.format == Format::kI8) {
+        values[0] = static_cast<float>(static_cast<int8_t>(bytes[0])) / 128.0f;  // of the largest
     } else {
         values[0] = value_of(row.format, bytes);
     }

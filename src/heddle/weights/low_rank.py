@@ -29,7 +29,9 @@ class LowRank:
         a: (rank, k) float32.
         b: (n, rank) float32.
         scale: the factor that the files give, such as alpha / rank.
-        type: F32, F16 or BF16: the smallest type that holds all values of `a` and `b` exactly.
+        type: F32, F16 or BF16: the smallest type that holds all values of `a` and `b` exactly. Or
+            I8: an executor may round them to integers, with a scale for each row of `a` and each
+            column of `b`.
     """
 
     a: NDArray[np.float32]

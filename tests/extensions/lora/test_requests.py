@@ -310,3 +310,16 @@ def test_a_closed_engine_frees_its_adapters(files: dict[str, Path], engine: Engi
     assert len(adapters.loaded) == 1
     engine.close()
     assert adapters.loaded == ()
+
+
+def test_adapters_of_integers_take_half_the_memory(files: dict[str, Path]) -> None:
+    found = []
+    for kind in ("stored", "int8"):
+        with Engine.load(files["model"], config_of(files, lora_type=kind)) as engine:
+            output = engine.complete(PROMPT, asking("one"))
+            adapters: ModelAdapters = engine.adapters  # type: ignore[assignment]
+            found.append((bits(output), adapters.loaded[0]))
+    (exact, stored), (near, rounded) = found
+    assert exact != near
+    assert rounded.bytes < 0.6 * stored.bytes
+    assert rounded.digest != stored.digest, "their prefixes are kept apart"

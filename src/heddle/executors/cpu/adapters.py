@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from heddle.executors.graph.forward import Forward
     from heddle.weights.low_rank import LowRank
 
+_Floats: TypeAlias = "npt.NDArray[np.floating[Any]]"
+_TYPES = {"f": TensorType.F32, "e": TensorType.F16, "b": TensorType.I8}
 _NO_BIAS = np.zeros(0, np.float32)
 _LARGEST = 2.0**11
 """Bound of the values that are stored as F16: its precision is full from 2**-25 of it upwards."""
@@ -50,28 +53,36 @@ class AdapterPacker:
                 weight = self.weights[name]
                 # A matmul of codes is exact to about 1%, so more than 16 bits would only cost time.
                 is_short = weight.matrix.quantised or change.type is not TensorType.F32
-                (a, of_a), (b, of_b) = (_values(one, is_short) for one in (change.a, change.b))
-                scale = change.scale / (of_a * of_b)
-                parts = _matrix(arena, runtime, a), _matrix(arena, runtime, b)
-                packed.append((weight.matrix, *parts, scale))
+                store = _codes if change.type is TensorType.I8 else partial(_floats, is_short)
+                (a, of_a), (b, of_b) = store(change.a), store(change.b.T)
+                parts = _matrix(arena, runtime, a), _matrix(arena, runtime, b.T)
+                packed.append((weight.matrix, *parts, (change.scale * of_a * of_b).tolist()))
         except MemoryError as error:
             raise OutOfMemoryError("the machine has no memory left for the adapter") from error
         return self._program.adapter(packed)
 
 
-def _values(values: npt.NDArray[np.float32], is_short: bool) -> tuple[npt.NDArray[Any], float]:
-    """The values in the type that is stored, times a power of two, and this factor."""
+def _floats(is_short: bool, values: _Floats) -> tuple[npt.NDArray[Any], _Floats]:
+    """The values in the type that is stored, and the scale of each row: a power of two of all."""
     largest = float(np.abs(values).max(initial=0.0))
-    if not is_short or largest == 0.0:
-        return values, 1.0
-    factor = 2.0 ** (math.log2(_LARGEST) - math.frexp(largest)[1])
-    return (values * np.float32(factor)).astype(np.float16), factor
+    scale = 1.0
+    if is_short and largest > 0.0:
+        scale = 2.0 ** (math.frexp(largest)[1] - math.log2(_LARGEST))
+        values = (values / np.float32(scale)).astype(np.float16)
+    return values, np.full(len(values), scale)
+
+
+def _codes(values: _Floats) -> tuple[npt.NDArray[np.int8], _Floats]:
+    """The values in 8 bits, and the scale of each row."""
+    scales = np.abs(values).max(axis=1, initial=0.0) / 127.0
+    codes = np.rint(values / np.where(scales > 0.0, scales, 1.0)[:, None])
+    return codes.astype(np.int8), scales
 
 
 def _matrix(
     arena: _native.Arena, runtime: _native.Runtime, values: npt.NDArray[Any]
 ) -> _native.Matrix:
-    kind = TensorType.F16 if values.dtype == np.float16 else TensorType.F32
+    kind = _TYPES[values.dtype.char]
     rows, columns = values.shape
     raw = np.ascontiguousarray(values).view(np.uint8).ravel()
     return _native.Matrix(arena, runtime, int(kind), raw, rows, columns, _NO_BIAS)

@@ -27,6 +27,7 @@ from heddle.extensions.lora.settings import LoraSettings
 from heddle.hub_place import hub_place
 from heddle.sizes import gigabytes
 from heddle.step import AdapterUse
+from heddle.weights.tensor_types import TensorType
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,7 +70,7 @@ class LoadedAdapter:
 
     Attributes:
         adapter: the executor's own.
-        digest: of its contents.
+        digest: of its contents, with the type that they are rounded to.
         bytes: of its matrices.
         rank: its largest rank.
     """
@@ -85,13 +86,16 @@ class AdapterLibrary:
 
     Attributes:
         memory: most bytes of the adapters of each model.
+        type: the type that matrices are rounded to; None: they are kept as their files have them.
         place: of files of the hub.
         has_defaults: whether requests that name no adapters may have some.
     """
 
-    def __init__(self, memory: int, place: HubPlace | None = None) -> None:
+    def __init__(
+        self, memory: int, place: HubPlace | None = None, type: TensorType | None = None
+    ) -> None:
         """No adapters yet. `place`: where those of the hub are kept, and whether to fetch them."""
-        self.memory, self.place = memory, place
+        self.memory, self.place, self.type = memory, place, type
         self.has_defaults = False
         self._known: dict[str, KnownAdapter] = {}
         self._lock = threading.Lock()
@@ -105,7 +109,8 @@ class AdapterLibrary:
             ConfigError: an entry is not NAME=PATH, or two have one name.
         """
         settings = config.of(LoraSettings)
-        library = cls(settings.lora_memory, hub_place(config))
+        type = TensorType.I8 if settings.lora_type == "int8" else None
+        library = cls(settings.lora_memory, hub_place(config), type)
         for entry in settings.lora:
             name, equals, source = entry.partition("=")
             if not equals or not source:
@@ -345,11 +350,15 @@ class ModelAdapters:
                 f" ({executor.summary.partition(',')[0]}); load it with --device cpu",
                 param="lora",
             )
-        file = self._file(known)
-        found = self._loaded.get(file.digest)  # equal contents are loaded once
+        file, type = self._file(known), self.library.type
+        digest = file.digest if type is None else f"{file.digest} {type.name}"
+        found = self._loaded.get(digest)  # equal contents are loaded once
         if found is None:
-            made = executor.make_adapter(file.changes)
-            found = LoadedAdapter(made, file.digest, made.bytes, file.rank)
+            changes = file.changes
+            if type is not None:
+                changes = {name: replace(one, type=type) for name, one in changes.items()}
+            made = executor.make_adapter(changes)
+            found = LoadedAdapter(made, digest, made.bytes, file.rank)
             self._check_size(found)
         with self._lock:
             replaced = self._digests.get((known.name, known.source), "")

@@ -26,3 +26,11 @@ class LoraSettings(EngineSettings):
         size=True,
         fixed=True,
     )
+    lora_type: str = setting(
+        "stored",
+        "memory",
+        "type of adapters in memory. stored: no value is rounded beyond 16 bits. int8: bytes with a"
+        " scale for each row of A and column of B, half the memory, about 1% off",
+        choices=("stored", "int8"),
+        fixed=True,
+    )
