@@ -528,10 +528,11 @@ class Program:
         """Add the states of pooled rows to their sums. Later instructions skip these rows."""
     def sample(self, logits: int) -> None:
         """Make picks and scores from logits; the last instruction."""
-    def adapter(self, changes: Sequence[tuple[Matrix, Matrix, Matrix, float]]) -> Adapter:
-        """An adapter, from (matrix, a, b, scale) of each matrix that it changes.
+    def adapter(self, changes: Sequence[tuple[Matrix, Matrix, Matrix, Sequence[float]]]) -> Adapter:
+        """An adapter, from (matrix, a, b, scales) of each matrix that it changes.
 
-        The product of the matrix (n, k) with x gains scale * b @ (a @ x). Any thread may call this.
+        The product of the matrix (n, k) with x gains b @ (scales * (a @ x)), with a scale for each
+        row of a. Any thread may call this.
 
         Raises:
             ValueError: no `matmul` multiplies a matrix, or a change does not fit it.

@@ -75,7 +75,8 @@ class Bench {
     }
     // It adds `rank` * kColumns to each output.
     std::shared_ptr<const Adapter> adapter(int rank) {
-        return program.adapter({{matrix_, {matrix(rank, kColumns), matrix(kRows, rank), 1.0f}}});
+        const std::vector<float> scales(static_cast<size_t>(rank), 1.0f);
+        return program.adapter({{matrix_, {matrix(rank, kColumns), matrix(kRows, rank), scales}}});
     }
     void adapt(std::vector<Adapted> rows) { step_.adapted = std::move(rows); }
 
