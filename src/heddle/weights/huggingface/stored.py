@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from heddle.weights.huggingface.json_files import Config
     from heddle.weights.huggingface.quantised import QuantisedMatrix
 
-_INDEX = "model.safetensors.index.json"
 _ONE_FILE = "model.safetensors"
 _TYPES = {"F32": TensorType.F32, "F16": TensorType.F16, "BF16": TensorType.BF16}
 _NUMPY = {
@@ -141,7 +140,7 @@ class StoredTensors(Closing):
             file.close()
 
     def _open_files(self, more: Sequence[str]) -> None:
-        for name in [*_shards(self._folder), *(f"{place}/{_ONE_FILE}" for place in more)]:
+        for name in [*shards(self._folder, _ONE_FILE), *(f"{place}/{_ONE_FILE}" for place in more)]:
             file = SafetensorsFile.open(self._folder / name)
             self._files.append(file)
             if "/" in name:
@@ -186,23 +185,30 @@ def _of_quantised(matrix: QuantisedMatrix) -> FolderTensor:
     return FolderTensor(matrix.label, matrix.type.name, matrix.shape, matrix.nbytes, None)
 
 
-def _shards(folder: Path) -> list[str]:
-    """Names of the files with tensors."""
-    if (folder / _INDEX).is_file():
-        places = read_json(folder / _INDEX).get("weight_map")
+def shards(folder: Path, one_file: str) -> list[str]:
+    """Names of the files with tensors: those that the index of `one_file` names, or this file.
+
+    Raises:
+        ModelSourceError: a file is missing.
+        ModelFileError: the index is damaged.
+        UnsupportedModelError: the weights are pickles.
+    """
+    index = f"{one_file}.index.json"
+    if (folder / index).is_file():
+        places = read_json(folder / index).get("weight_map")
         if not isinstance(places, dict) or not places:
-            raise ModelFileError(f"{folder / _INDEX}: weight_map is missing", field="weight_map")
-        shards = sorted({str(name) for name in places.values()})
-        for name in shards:
+            raise ModelFileError(f"{folder / index}: weight_map is missing", field="weight_map")
+        names = sorted({str(name) for name in places.values()})
+        for name in names:
             if Path(name).name != name:
                 raise ModelFileError(
-                    f"{folder / _INDEX}: weight_map names {name!r}, which is not a plain file name",
+                    f"{folder / index}: weight_map names {name!r}, which is not a plain file name",
                     field="weight_map",
                 )
             if not (folder / name).is_file():
                 raise ModelSourceError(f"{folder}: the shard {name} is missing; fetch it")
-        return shards
-    if (folder / _ONE_FILE).is_file():
-        return [_ONE_FILE]
+        return names
+    if (folder / one_file).is_file():
+        return [one_file]
     check_no_pickle(str(folder), (file.name for file in folder.iterdir()))
-    raise ModelSourceError(f"{folder} has no {_ONE_FILE} and no {_INDEX}; fetch the whole folder")
+    raise ModelSourceError(f"{folder} has no {one_file} and no {index}; fetch the whole folder")
