@@ -5,24 +5,20 @@
 
 namespace heddle {
 
-namespace {
-
-// Rows of a piece at most: a prompt's rows are work for all threads.
-constexpr int kPieceRows = 32;
-
-}  // namespace
-
 Adapter::Adapter(int64_t program, std::vector<LowRank> changes)
-    : program_(program), changes_(std::move(changes)) {
+    : program_(program), changes_(std::move(changes)), counts_(1, 0) {
     for (const LowRank& change : changes_) {
-        if (change.a != nullptr) rank_ = std::max(rank_, change.a->packed().rows);
+        counts_.push_back(counts_.back() + (change.a != nullptr));
+        if (change.b != nullptr) rank_ = std::max(rank_, change.b->packed().columns);
     }
 }
 
 int64_t Adapter::bytes() const {
     int64_t sum = 0;
     for (const LowRank& change : changes_) {
-        if (change.a != nullptr) sum += change.a->bytes() + change.b->bytes();
+        if (change.a != nullptr) sum += change.a->bytes();
+        if (change.b != nullptr) sum += change.b->bytes();
+        sum += static_cast<int64_t>(change.gains.size() * sizeof(float));
     }
     return sum;
 }

@@ -3,7 +3,8 @@
 //
 // A row's arithmetic depends on its own adapters only. After a matmul, each changed row gains
 // b (scales * (a x)). Both products are chains of the matmul kernel, one for each row and element,
-// with any other rows beside them.
+// with any other rows beside them. DoRA (Liu et al. 2024, arXiv:2402.09353) also multiplies each
+// element of W x by a factor of its own.
 #pragma once
 
 #include <cstdint>
@@ -18,10 +19,21 @@ namespace heddle {
 
 // The change of one matrix (n, k): a is (rank, k), b is (n, rank), both floats or integers, whose
 // rows of a and columns of b have the product of their scales in `scales` (rank). Null: none.
+// Without b, a is (n, k) and takes the place of the matrix. Of a table that rows are looked up in,
+// a is transposed, (n, rank), and b is (k, rank).
 struct LowRank {
     std::shared_ptr<const Matrix> a, b;
     std::vector<float> scales;
+    std::vector<float> gains;  // (n,), factors on W x that are added to 1; empty: none
 };
+
+// Multiplies products a x of some rows by the scales of a change, and by a request's factor.
+inline void scale_low(const LowRank& change, float factor, int rows, float* low) {
+    const auto rank = static_cast<int>(change.scales.size());
+    for (int i = 0; i < rows * rank; ++i) {
+        low[i] *= factor * change.scales[static_cast<size_t>(i % rank)];
+    }
+}
 
 class Adapter {
   public:
@@ -32,6 +44,10 @@ class Adapter {
         const LowRank& change = changes_[static_cast<size_t>(site)];
         return change.a == nullptr ? nullptr : &change;
     }
+    // Whether there is a change at one of the sites [first, last).
+    bool changes(int first, int last) const {
+        return counts_[static_cast<size_t>(first)] < counts_[static_cast<size_t>(last)];
+    }
     int rank() const { return rank_; }  // the largest
     int64_t bytes() const;
     // The number of the program whose sites are meant.
@@ -40,6 +56,7 @@ class Adapter {
   private:
     int64_t program_;
     std::vector<LowRank> changes_;
+    std::vector<int> counts_;  // (sites + 1,), of changes before each
     int rank_ = 0;
 };
 
@@ -57,6 +74,9 @@ struct AdaptedRows {
     int row, tokens;
     int64_t low;  // of their products a x: the first float
 };
+
+// Rows of a piece at most: a prompt's rows are work for all threads.
+constexpr int kPieceRows = 32;
 
 // Cuts a step's changed rows into pieces. A piece's products a x are one item of work, and they lie
 // in memory by part of a matmul, then by row: adapter.rank() floats each.

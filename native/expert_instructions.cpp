@@ -40,12 +40,17 @@ class Route final : public RowInstruction {
 
 class Group final : public Instruction {
   public:
-    explicit Group(Layer layer) : Instruction("route"), layer_(std::move(layer)) {}
+    Group(Layer layer, ExpertSites sites)
+        : Instruction("route"), layer_(std::move(layer)), sites_(sites) {}
     int items(const Program&) const override { return 1; }
-    void run(Program& p, int, int) override { expert_rows(p).group(*layer_, step(p).tokens); }
+    void run(Program& p, int, int) override {
+        expert_rows(p).group(*layer_, step(p).tokens);
+        expert_rows(p).find_changed(step(p).adapted, sites_);
+    }
 
   private:
     Layer layer_;
+    ExpertSites sites_;
 };
 
 // Work on each row: one token at one of its experts.
@@ -193,6 +198,105 @@ class GateUp final : public Instruction {
     Layer layer_;
 };
 
+// What adapters do to experts. An item has the changed rows of some groups, so it alone adds to
+// them, in the order of a token's adapters.
+class ExpertChanges : public Instruction {
+  public:
+    ExpertChanges(Layer layer, ExpertSites sites)
+        : Instruction("adapters"), layer_(std::move(layer)), sites_(sites) {}
+    bool in_short_steps() const override { return false; }  // in those without adapters
+    int items(const Program& p) const override {
+        for (const Adapted& change : step(p).adapted) {
+            if (change.adapter->changes(sites_.gate, sites_.end)) return threads(p) * kItems;
+        }
+        return 0;
+    }
+    void run(Program& p, int item, int thread) override {
+        const size_t groups = expert_rows(p).groups().size();
+        const auto [first, last] = cut(static_cast<int64_t>(groups), item, items(p));
+        const auto [begin, end] =
+            expert_rows(p).pieces(static_cast<size_t>(first), static_cast<size_t>(last));
+        for (const ExpertPiece* piece = begin; piece < end; ++piece) change(p, *piece, thread);
+    }
+
+  protected:
+    virtual void change(Program& p, const ExpertPiece& piece, int thread) = 0;
+    // a x of a piece's rows, times the factors.
+    void reduce(Program& p, const ExpertPiece& piece, const LowRank& of, const float* x,
+                int thread) {
+        MatmulArgs args = {};
+        args.w = &of.a->packed();
+        args.x = x;
+        args.x_stride = args.w->columns;
+        args.out = expert_rows(p).low(piece);
+        args.out_stride = args.w->rows;
+        args.tokens = piece.tokens;
+        multiply(p, args, 0, of.a->panels(), thread);
+        scale_low(of, piece.factor, piece.tokens, args.out);
+    }
+    Layer layer_;
+    ExpertSites sites_;
+};
+
+// Adds b times the products `low`, in the panels [first, last), to `out`.
+MatmulArgs expansion(const ExpertPiece& piece, const LowRank& of, const float* low, float* out,
+                     int64_t out_stride) {
+    MatmulArgs args = {};
+    args.w = &of.b->packed();
+    args.x = low;
+    args.x_stride = args.w->columns;
+    args.out = out;
+    args.out_stride = out_stride;
+    args.accumulate = true;
+    args.tokens = piece.tokens;
+    return args;
+}
+
+class GateUpChanges final : public ExpertChanges {
+  public:
+    GateUpChanges(Layer layer, ExpertSites sites, int in)
+        : ExpertChanges(std::move(layer), sites), in_(in) {}
+
+  protected:
+    void change(Program& p, const ExpertPiece& piece, int thread) override {
+        ExpertRows& rows = expert_rows(p);
+        const int width = layer_->width(), hidden = layer_->hidden();
+        const LowRank* gate =
+            layer_->gated() ? piece.adapter->at(sites_.gate + piece.expert) : nullptr;
+        const LowRank* up = piece.adapter->at(sites_.up + piece.expert);
+        if (gate == nullptr && up == nullptr) return;
+        float* const x = rows.scratch(thread);
+        for (int i = 0; i < piece.tokens; ++i) {
+            std::copy_n(row(p, in_, rows.token(piece.first + i)), width, x + int64_t{i} * width);
+        }
+        const int64_t at = int64_t{piece.first} * hidden;
+        if (gate != nullptr) add(p, piece, *gate, x, rows.gate.data() + at, thread);
+        if (up != nullptr) add(p, piece, *up, x, rows.up.data() + at, thread);
+    }
+
+  private:
+    void add(Program& p, const ExpertPiece& piece, const LowRank& of, const float* x, float* out,
+             int thread) {
+        reduce(p, piece, of, x, thread);
+        const float* low = expert_rows(p).low(piece);
+        multiply(p, expansion(piece, of, low, out, layer_->hidden()), 0, of.b->panels(), thread);
+    }
+    int in_;
+};
+
+// Down reads the products that this instruction leaves.
+class DownReduce final : public ExpertChanges {
+  public:
+    using ExpertChanges::ExpertChanges;
+
+  protected:
+    void change(Program& p, const ExpertPiece& piece, int thread) override {
+        const LowRank* down = piece.adapter->at(sites_.down + piece.expert);
+        const float* hidden = expert_rows(p).gate.data() + int64_t{piece.first} * layer_->hidden();
+        if (down != nullptr) reduce(p, piece, *down, hidden, thread);
+    }
+};
+
 class Activate final : public ExpertRowInstruction {
   public:
     Activate(Layer layer, int in) : ExpertRowInstruction("gated", std::move(layer), in) {}
@@ -223,7 +327,8 @@ class Activate final : public ExpertRowInstruction {
 // output for all experts, so it alone adds to them, in the order of the experts.
 class Down final : public Instruction {
   public:
-    Down(Layer layer, int out) : Instruction("experts"), layer_(std::move(layer)), out_(out) {}
+    Down(Layer layer, ExpertSites sites, int out)
+        : Instruction("experts"), layer_(std::move(layer)), sites_(sites), out_(out) {}
     int items(const Program& p) const override {
         return std::min(layer_->panels_of_width(), threads(p) * kItems);
     }
@@ -238,9 +343,16 @@ class Down final : public Instruction {
             std::fill_n(row(p, out_, i) + column, columns, 0.0f);
         }
         float* const results = expert_rows(p).scratch(thread);
-        for (const ExpertGroup& group : expert_rows(p).groups()) {
+        const auto& groups = expert_rows(p).groups();
+        for (size_t g = 0; g < groups.size(); ++g) {
+            const ExpertGroup& group = groups[g];
             if (abandoned(p)) return;
             multiply_group(p, group, first, last, columns, results, thread);
+            const auto [begin, end] = expert_rows(p).pieces(g, g + 1);
+            for (const ExpertPiece* piece = begin; piece < end; ++piece) {
+                float* const of_piece = results + int64_t{piece->first - group.first} * columns;
+                change_piece(p, *piece, first, last, columns, of_piece, thread);
+            }
             for (int i = 0; i < group.tokens; ++i) {
                 const int at = group.first + i;
                 float* sum = row(p, out_, expert_rows(p).token(at)) + column;
@@ -262,23 +374,35 @@ class Down final : public Instruction {
         args.out_stride = columns;
         multiply(p, args, first, last, thread);
     }
+    void change_piece(Program& p, const ExpertPiece& piece, int first, int last, int columns,
+                      float* results, int thread) {
+        const LowRank* down = piece.adapter->at(sites_.down + piece.expert);
+        if (down == nullptr) return;
+        float* const out = results - first * kernels(p).panel_rows;
+        const float* low = expert_rows(p).low(piece);
+        multiply(p, expansion(piece, *down, low, out, columns), first, last, thread);
+    }
     Layer layer_;
+    ExpertSites sites_;
     int out_;
 };
 
 }  // namespace
 
-std::vector<InstructionPointer> make_experts(std::shared_ptr<const ExpertLayer> layer, int in,
-                                             int logits, int out) {
+std::vector<InstructionPointer> make_experts(std::shared_ptr<const ExpertLayer> layer,
+                                             const ExpertSites& sites, int in, int logits,
+                                             int out) {
     std::vector<InstructionPointer> made;
     made.push_back(std::make_unique<Route>(layer, logits));
-    made.push_back(std::make_unique<Group>(layer));
+    made.push_back(std::make_unique<Group>(layer, sites));
     made.push_back(std::make_unique<Gather>(layer, in));
     made.push_back(std::make_unique<PackGroups>(layer, Operands::of_input));
     made.push_back(std::make_unique<GateUp>(layer));
+    made.push_back(std::make_unique<GateUpChanges>(layer, sites, in));
     made.push_back(std::make_unique<Activate>(layer, in));
     made.push_back(std::make_unique<PackGroups>(layer, Operands::of_down));
-    made.push_back(std::make_unique<Down>(std::move(layer), out));
+    made.push_back(std::make_unique<DownReduce>(layer, sites));
+    made.push_back(std::make_unique<Down>(std::move(layer), sites, out));
     return made;
 }
 

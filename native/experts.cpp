@@ -26,8 +26,8 @@ void check_stack(const std::vector<std::shared_ptr<const Matrix>>& stack, int ex
     }
 }
 
-template <typename T>
-void grow(std::vector<T>& values, int64_t size) {
+template <typename T, typename A>
+void grow(std::vector<T, A>& values, int64_t size) {
     values.resize(std::max(values.size(), static_cast<size_t>(size)));
 }
 
@@ -65,6 +65,7 @@ void CodedRows::reserve(int64_t rows, int64_t columns, bool packs) {
 
 void ExpertRows::reserve(const ExpertLayer& layer, int tokens, int threads, bool packs) {
     const int64_t rows = int64_t{tokens} * layer.routing.used;
+    most_used_ = std::max(most_used_, layer.routing.used);
     const int64_t hidden = rows * layer.hidden();
     grow(chosen, rows);
     grow(chosen_weights, rows);
@@ -110,6 +111,35 @@ void ExpertRows::group(const ExpertLayer& layer, int tokens) {
         tokens_[static_cast<size_t>(row)] = i / used;
         weights_[static_cast<size_t>(row)] = chosen_weights[static_cast<size_t>(i)];
     }
+}
+
+// Rows of one expert are sorted by token, so those of an adapter's tokens lie side by side.
+void ExpertRows::find_changed(const std::vector<Adapted>& changes, const ExpertSites& sites) {
+    pieces_.clear();
+    piece_ends_.assign(1, 0);
+    int64_t low = 0;
+    for (const ExpertGroup& group : groups_) {
+        const auto begin = tokens_.begin() + group.first, end = begin + group.tokens;
+        for (const Adapted& change : changes) {
+            if (!change.adapter->changes(sites.gate, sites.end)) continue;
+            const auto first = std::lower_bound(begin, end, change.row);
+            const auto last = std::lower_bound(first, end, change.row + change.tokens);
+            if (first == last) continue;
+            const int row = static_cast<int>(first - tokens_.begin());
+            const int count = static_cast<int>(last - first);
+            pieces_.push_back({group.expert, row, count, change.adapter.get(), change.factor, low});
+            low += int64_t{count} * change.adapter->rank();
+        }
+        piece_ends_.push_back(static_cast<int>(pieces_.size()));
+    }
+}
+
+void ExpertRows::reserve_lows(const std::vector<Adapted>& changes) {
+    int64_t floats = 0;
+    for (const Adapted& change : changes) {
+        floats += int64_t{change.tokens} * most_used_ * change.adapter->rank();
+    }
+    grow(lows_, floats);
 }
 
 PanelPlace ExpertRows::cut(const ExpertLayer& layer, int index, int parts) const {

@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
+#include "adapter.h"
 #include "kernels.h"
 #include "mapping.h"
 #include "routing.h"
@@ -34,6 +36,12 @@ struct ExpertLayer {
     void check() const;
 };
 
+// The numbers of a layer's matrices for adapters: those of the first expert, and after them those
+// of the others.
+struct ExpertSites {
+    int gate, up, down, end;
+};
+
 // Most tokens of a group. Down computes, weights and adds them at a time, and their results fit the
 // second-level cache beside the panels. They are whole tiles of packed activations at all levels.
 constexpr int kExpertTokens = 120;
@@ -43,6 +51,16 @@ struct ExpertGroup {
     int expert;
     int first;
     int tokens;
+};
+
+// Consecutive rows of a group that one adapter changes.
+struct ExpertPiece {
+    int expert;
+    int first;
+    int tokens;
+    const Adapter* adapter;
+    float factor;
+    int64_t low;  // of their products a x: the first float
 };
 
 // A position among the gate and up panels of all groups.
@@ -77,12 +95,21 @@ class ExpertRows {
 
     // Sorts the choices of `tokens` tokens by expert.
     void group(const ExpertLayer& layer, int tokens);
+    // Finds the rows that adapters change, in their order, after `group`.
+    void find_changed(const std::vector<Adapted>& changes, const ExpertSites& sites);
+    // Reserves memory for the products of a step's adapters.
+    void reserve_lows(const std::vector<Adapted>& changes);
     // The beginning of part `index`, of `parts` parts with about equal cost.
     PanelPlace cut(const ExpertLayer& layer, int index, int parts) const;
 
     const std::vector<ExpertGroup>& groups() const { return groups_; }
     int token(int row) const { return tokens_[static_cast<size_t>(row)]; }
     float weight(int row) const { return weights_[static_cast<size_t>(row)]; }
+    // The changed rows of groups [first, last).
+    std::pair<const ExpertPiece*, const ExpertPiece*> pieces(size_t first, size_t last) const {
+        return {pieces_.data() + piece_ends_[first], pieces_.data() + piece_ends_[last]};
+    }
+    float* low(const ExpertPiece& piece) { return lows_.data() + piece.low; }
     float* scratch(int thread) { return scratch_[static_cast<size_t>(thread)].data(); }
 
     std::vector<int32_t> chosen;        // (tokens, used)
@@ -98,6 +125,10 @@ class ExpertRows {
     std::vector<int32_t> tokens_;      // (rows,)
     std::vector<float> weights_;       // (rows,)
     std::vector<int> next_;            // (experts,), the next free row of each
+    std::vector<ExpertPiece> pieces_;  // by group
+    std::vector<int> piece_ends_;      // (groups + 1,), pieces of all groups before
+    LineFloats lows_;
+    int most_used_ = 0;  // experts of a token, in any layer
     std::vector<std::vector<float>> scratch_;
 };
 

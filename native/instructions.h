@@ -17,6 +17,7 @@ struct CompressedAttention;
 struct Compression;
 struct Convolution;
 struct ExpertLayer;
+struct ExpertSites;
 struct LinearAttention;
 struct MatmulPart;
 struct Scan;
@@ -27,6 +28,8 @@ using InstructionPointer = std::unique_ptr<Instruction>;
 
 // row_instructions.cpp
 InstructionPointer make_embed(std::shared_ptr<const Matrix> table, int out, Lookups by, int first);
+// What adapters change in the rows that tokens are looked up in, after `make_embed`.
+InstructionPointer make_embed_changes(int site, int out);
 InstructionPointer make_embed_segments(std::shared_ptr<const Matrix> table, int separator, int out);
 InstructionPointer make_embed_previous(std::shared_ptr<const Matrix> table, int start, int out);
 InstructionPointer make_mean_rows(int in, int out);
@@ -74,8 +77,8 @@ InstructionPointer make_gate_columns(const Program& p, Instruction* before, Acti
 std::vector<InstructionPointer> make_adapters(int in, std::vector<AdaptedPart> parts);
 
 // expert_instructions.cpp
-std::vector<InstructionPointer> make_experts(std::shared_ptr<const ExpertLayer> layer, int in,
-                                             int logits, int out);
+std::vector<InstructionPointer> make_experts(std::shared_ptr<const ExpertLayer> layer,
+                                             const ExpertSites& sites, int in, int logits, int out);
 
 // recurrent_instructions.cpp
 InstructionPointer make_conv(Convolution shape);

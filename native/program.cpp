@@ -184,7 +184,12 @@ void Program::embed(std::shared_ptr<const Matrix> table, int out, Lookups by, in
     } else {
         vocabulary_ = std::max(vocabulary_, rows);
     }
+    const Matrix* const read = table.get();
     append(make_embed(std::move(table), out, by, first));
+    if (by == Lookups::kPositions || first != 0) return;
+    const auto [site, is_new] = table_sites_.insert({read, {site_count_, true, false}});
+    site_count_ += is_new;
+    append(make_embed_changes(site->second.number, out));
 }
 
 void Program::embed_segments(std::shared_ptr<const Matrix> table, int separator, int out) {
@@ -249,37 +254,58 @@ void Program::matmul(int in, std::vector<MatmulPart> parts, bool accumulate) {
     }
     std::vector<AdaptedPart> changed;
     for (const MatmulPart& part : parts) {
-        const Matrix* matrix = part.matrix.get();
-        if (site_of(matrix) < 0) sites_.push_back(matrix);
-        changed.push_back({site_of(matrix), matrix->panels(), part.out});
+        const int site = add_site(part.matrix.get(), !accumulate);
+        changed.push_back({site, part.matrix, part.out});
     }
     adapters_.allow(static_cast<int>(parts.size()));
     append_matmul(in, std::move(parts), accumulate);
     waiting_ = make_adapters(in, std::move(changed));
 }
 
-int Program::site_of(const Matrix* matrix) const {
-    const auto found = std::find(sites_.begin(), sites_.end(), matrix);
-    return found == sites_.end() ? -1 : static_cast<int>(found - sites_.begin());
+// A matrix that several instructions read has one number.
+int Program::add_site(const Matrix* matrix, bool is_whole) {
+    const auto [found, is_new] = sites_.insert({matrix, {site_count_, is_whole, true}});
+    site_count_ += is_new;
+    found->second.is_whole &= is_whole;
+    return found->second.number;
 }
 
-std::shared_ptr<Adapter> Program::adapter(
-    std::vector<std::pair<std::shared_ptr<const Matrix>, LowRank>> changes) const {
-    std::vector<LowRank> by_site(sites_.size());
-    for (auto& [matrix, change] : changes) {
-        const int site = site_of(matrix.get());
-        if (site < 0) throw std::invalid_argument("no matmul multiplies the changed matrix");
-        const PackedMatrix &w = matrix->packed(), &a = change.a->packed(), &b = change.b->packed();
-        if (is_quantised(a.format) || is_quantised(b.format)) {
-            throw std::invalid_argument("matrices of adapters are floats");
+std::shared_ptr<Adapter> Program::adapter(std::vector<SiteChange> changes) const {
+    std::vector<LowRank> by_site(static_cast<size_t>(site_count_));
+    for (SiteChange& one : changes) {
+        const auto& sites = one.is_lookup ? table_sites_ : sites_;
+        const auto found = sites.find(one.matrix.get());
+        if (found == sites.end()) {
+            throw std::invalid_argument("no instruction reads the changed matrix so");
         }
-        const auto scales = static_cast<int>(change.scales.size());
-        if (a.columns != w.columns || b.rows != w.rows || b.columns != a.rows || scales != a.rows) {
-            throw std::invalid_argument("a low-rank change does not fit its matrix");
-        }
-        by_site[static_cast<size_t>(site)] = std::move(change);
+        check_change(one, found->second);
+        by_site[static_cast<size_t>(found->second.number)] = std::move(one.change);
     }
     return std::make_shared<Adapter>(number_, std::move(by_site));
+}
+
+void Program::check_change(const SiteChange& of, const Site& site) const {
+    const LowRank& change = of.change;
+    const PackedMatrix &w = of.matrix->packed(), &a = change.a->packed();
+    const bool is_whole = change.b == nullptr, has_gains = !change.gains.empty();
+    if (is_quantised(a.format) || (!is_whole && is_quantised(change.b->packed().format))) {
+        throw std::invalid_argument("matrices of adapters are floats");
+    }
+    bool fits = !has_gains || change.gains.size() == static_cast<size_t>(w.rows);
+    if (is_whole) {
+        fits &= a.rows == w.rows && a.columns == w.columns;
+    } else {
+        const PackedMatrix& b = change.b->packed();
+        const int inner = of.is_lookup ? a.columns : a.rows;
+        const int rows = of.is_lookup ? a.rows : b.rows;
+        const int columns = of.is_lookup ? b.rows : a.columns;
+        fits &= b.columns == inner && rows == w.rows && columns == w.columns &&
+                change.scales.size() == static_cast<size_t>(inner);
+    }
+    if (!fits) throw std::invalid_argument("a low-rank change does not fit its matrix");
+    if ((is_whole && (has_gains || !site.is_whole)) || (has_gains && !site.has_gains)) {
+        throw std::invalid_argument("the matrix takes no change of this kind");
+    }
 }
 
 // A matmul of quantised matrices, after the instruction that packs its input, or of floats.
@@ -360,7 +386,18 @@ void Program::experts(std::shared_ptr<const ExpertLayer> layer, int in, int logi
         throw std::invalid_argument("buffer " + std::to_string(in) + " is not quantised");
     }
     expert_rows_.reserve(*layer, max_tokens_, pool_.threads(), kernels_.packs_from > 0);
-    for (auto& made : make_experts(std::move(layer), in, logits, out)) append(std::move(made));
+    const auto number = [this](const std::vector<std::shared_ptr<const Matrix>>& stack) {
+        const int first = site_count_;
+        for (const auto& matrix : stack) {
+            sites_.insert({matrix.get(), {site_count_++, false, false}});
+        }
+        return first;
+    };
+    const int gate = number(layer->gate), up = number(layer->up), down = number(layer->down);
+    const ExpertSites sites = {gate, up, down, site_count_};
+    for (auto& made : make_experts(std::move(layer), sites, in, logits, out)) {
+        append(std::move(made));
+    }
 }
 
 void Program::rope(int in, int table, int heads, int first, std::vector<int> axes) {
@@ -888,6 +925,7 @@ void Program::begin(Step& step) {
     }
     parts_.resize(static_cast<size_t>(part_floats));
     adapters_.cut(step.adapted);
+    expert_rows_.reserve_lows(step.adapted);
     const int with_logits = static_cast<int>(wanted_.size() - step.pooled.size());
     step_ = &step;
     try {

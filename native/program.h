@@ -15,6 +15,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -62,9 +63,25 @@ struct MatmulPart {
     int in_column = 0, out_column = 0;  // the first ones that the matrix reads and writes
 };
 
-// A part of a matmul that adapters change: the number of its matrix, and the matrix' panels.
+// A part of a matmul that adapters change, with the number of its matrix.
 struct AdaptedPart {
-    int site, panels, out;
+    int site;
+    std::shared_ptr<const Matrix> matrix;
+    int out;
+};
+
+// The number of a matrix that adapters may change, and what a change of it may be.
+struct Site {
+    int number;
+    bool is_whole;  // its product is the whole output, so another matrix may take its place
+    bool has_gains;
+};
+
+// A change of the matrix `table` as rows are looked up in it, or of the products with `matrix`.
+struct SiteChange {
+    std::shared_ptr<const Matrix> matrix;
+    LowRank change;
+    bool is_lookup = false;
 };
 
 // One layer's attention.
@@ -251,9 +268,10 @@ class Program final : private Task {
     void pool(int states);
     // Makes picks and scores from `logits`; the last instruction.
     void sample(int logits);
-    // An adapter for steps of this program: for matrices that `matmul` multiplies, their changes.
-    std::shared_ptr<Adapter> adapter(
-        std::vector<std::pair<std::shared_ptr<const Matrix>, LowRank>> changes) const;
+    // An adapter for steps of this program: changes of matrices that `matmul` or `experts`
+    // multiplies, or in which `embed` looks tokens up. Throws std::invalid_argument if one of them
+    // is not supported.
+    std::shared_ptr<Adapter> adapter(std::vector<SiteChange> changes) const;
 
     // Starts the step on the workers. The step must live until `finish` has returned. Only one step
     // at a time. Throws std::invalid_argument if it refuses the step, and std::logic_error if the
@@ -335,7 +353,8 @@ class Program final : private Task {
     void append(std::unique_ptr<Instruction> instruction);
     void append_alone(std::unique_ptr<Instruction> instruction);
     void append_adapters();
-    int site_of(const Matrix* matrix) const;
+    int add_site(const Matrix* matrix, bool is_whole);
+    void check_change(const SiteChange& change, const Site& site) const;
     void check(const Step& step) const;
     void check_draws(const Step& step) const;
     void check_readout(const Step& step) const;
@@ -369,8 +388,10 @@ class Program final : private Task {
     std::vector<RopeTable> ropes_;
     std::vector<PositionBias> biases_;
     std::vector<std::unique_ptr<Instruction>> instructions_;
-    std::vector<int> stages_;           // the first instruction of each
-    std::vector<const Matrix*> sites_;  // the matrices that adapters may change
+    std::vector<int> stages_;                              // the first instruction of each
+    std::unordered_map<const Matrix*, Site> sites_;        // the matrices that adapters may change
+    std::unordered_map<const Matrix*, Site> table_sites_;  // and the tables
+    int site_count_ = 0;
     // Of the last matmul. They follow it, after what may share a stage with it.
     std::vector<std::unique_ptr<Instruction>> waiting_;
     AdapterPlan adapters_;             // of the current step

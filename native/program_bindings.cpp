@@ -282,10 +282,13 @@ void add_experts(Program& p, int in, int logits, int out, const Matrices& gate, 
 
 std::shared_ptr<Adapter> make_adapter(
     const Program& p,
-    const std::vector<std::tuple<std::shared_ptr<Matrix>, std::shared_ptr<Matrix>,
-                                 std::shared_ptr<Matrix>, std::vector<float>>>& changes) {
-    std::vector<std::pair<std::shared_ptr<const Matrix>, LowRank>> list;
-    for (const auto& [matrix, a, b, scales] : changes) list.push_back({matrix, {a, b, scales}});
+    std::vector<std::tuple<std::shared_ptr<Matrix>, std::shared_ptr<Matrix>,
+                           std::shared_ptr<Matrix>, std::vector<float>, std::vector<float>, bool>>
+        changes) {
+    std::vector<SiteChange> list;
+    for (auto& [matrix, a, b, scales, gains, is_lookup] : changes) {
+        list.push_back({matrix, {a, b, std::move(scales), std::move(gains)}, is_lookup});
+    }
     return p.adapter(std::move(list));
 }
 
@@ -547,7 +550,7 @@ void bind_program(nb::module_& m) {
         .def("pool", &Program::pool, nb::arg("states"))
         .def("sample", &Program::sample, nb::arg("logits"))
         .def("adapter", &make_adapter, nb::arg("changes"),
-             "An adapter, from (matrix, a, b, scales) of each matrix that it changes.")
+             "An adapter, from (matrix, a, b, scales, gains, is_lookup) of each change.")
         .def(
             "begin",
             [](nb::object self, Ints ids, Ints positions, IntRows spans, Ints pages, Ints rows,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -49,6 +50,14 @@ def changes_of(
     }
 
 
+def known_in_all(model: TinyModel) -> Changes:
+    """Changes of the matrices that an adapter of another format may change: not of routers."""
+    routers = (".mlp.gate", "block_sparse_moe.gate")
+    return changes_of(
+        model, modules=[one for one in modules_of(model) if not one.endswith(routers)]
+    )
+
+
 def peft_tensors(changes: Changes, prefix: str = "base_model.model.") -> dict[str, np.ndarray]:
     """Tensors under PEFT's names."""
     found = {}
@@ -82,13 +91,17 @@ def write_peft(
 
 
 def gguf_tensors(model: TinyModel, changes: Changes) -> list[Tensor]:
-    """Tensors under llama.cpp's names, rows in its order."""
-    found = []
+    """Tensors under llama.cpp's names, rows in its order; experts of a layer are stacked."""
+    found: dict[str, list[np.ndarray]] = {}
     for module, (a, b) in changes.items():
-        name = model.gguf_name(f"{module}.weight")
-        values = model.gguf_values(f"{module}.weight", b)
-        found += [Tensor.of(f"{name}.lora_a", a), Tensor.of(f"{name}.lora_b", values)]
-    return found
+        stack = stack_of(module)
+        name = model.gguf_name(f"{stack}.weight")
+        for side, values in (("a", a), ("b", model.gguf_values(f"{stack}.weight", b))):
+            found.setdefault(f"{name}.lora_{side}", []).append(values)
+    return [
+        Tensor.of(name, np.stack(one) if "_exps." in name else one[0])
+        for name, one in found.items()
+    ]
 
 
 def gguf_metadata(model: TinyModel, **changes: object) -> dict[str, object]:
@@ -115,6 +128,16 @@ def merged(model: TinyModel, changes: Changes, scale: float = SCALE) -> TinyMode
     state = model.state()
     for module, (a, b) in changes.items():
         state[f"{module}.weight"] = state[f"{module}.weight"] + np.float32(scale) * (b @ a)
+    stacks: dict[str, list[np.ndarray]] = {}
+    for name, values in state.items():
+        stacks.setdefault(stack_of(name), []).append(values)
+    stacked = {name: np.stack(one) if "*" in name else one[0] for name, one in stacks.items()}
     new = copy.copy(model)
     object.__setattr__(new, "state", lambda: dict(state))
+    object.__setattr__(new, "stacked_state", lambda: dict(stacked))
     return new
+
+
+def stack_of(name: str) -> str:
+    """A name with `*` in the place of the number of an expert."""
+    return re.sub(r"\.experts\.\d+\.", ".experts.*.", name)

@@ -528,14 +528,21 @@ class Program:
         """Add the states of pooled rows to their sums. Later instructions skip these rows."""
     def sample(self, logits: int) -> None:
         """Make picks and scores from logits; the last instruction."""
-    def adapter(self, changes: Sequence[tuple[Matrix, Matrix, Matrix, Sequence[float]]]) -> Adapter:
-        """An adapter, from (matrix, a, b, scales) of each matrix that it changes.
+    def adapter(
+        self,
+        changes: Sequence[
+            tuple[Matrix, Matrix, Matrix | None, Sequence[float], Sequence[float], bool]
+        ],
+    ) -> Adapter:
+        """An adapter, from (matrix, a, b, scales, gains, is_lookup) of each change.
 
-        The product of the matrix (n, k) with x gains b @ (scales * (a @ x)), with a scale for each
-        row of a. Any thread may call this.
+        The product of the matrix W (n, k) with x gains b @ (scales * (a @ x)) + gains * (W @ x).
+        Without gains the list is empty; those of experts have none. Without b, a (n, k) takes the
+        place of W. For look-ups a is transposed: rows of a table (n, k) gain b @ (scales * a[row]),
+        with b (k, rank). Any thread may call this.
 
         Raises:
-            ValueError: no `matmul` multiplies a matrix, or a change does not fit it.
+            ValueError: no instruction reads a matrix so, or a change does not fit it.
         """
     def begin(
         self,

@@ -15,16 +15,38 @@ from heddle.errors import UnsupportedModelError
 from heddle.executors.adapting import AdaptingExecutor
 from heddle.executors.cpu.load import load
 from heddle.step import AdapterUse, Chunk, StepPlan
-from heddle.weights.low_rank import LowRank
+from heddle.weights.gguf.checkpoint import GGUFCheckpoint
+from heddle.weights.low_rank import LowRank, Whole
 from heddle.weights.tensor_types import TensorType
+from models.tiny.llama import PLAIN
+from models.tiny.qwen3_moe import TinyQwen3Moe
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
     from heddle.executors.cpu.executor import CpuExecutor
+    from heddle.weights.low_rank import Change
+    from models.tiny.base import TinyModel
 
 CONFIG = replace(SMALL, slots=8, kv_cache=1 << 22)
+EXPERTS = TinyQwen3Moe("whole blocks", heads=4, kv_heads=2, head_dim=16, tied=True, expert_width=64)
+MODELS = pytest.mark.parametrize("model", [PLAIN, EXPERTS], ids=["dense", "experts"])
+
+
+def model_file(path: Path, model: TinyModel) -> GGUFCheckpoint:
+    return GGUFCheckpoint.open(model.write(path / "tiny.gguf"))
+
+
+def outside(model: TinyModel, seed: int) -> dict[str, Change]:
+    """With odd seeds a change of the embedding, and an output matrix of its own; else a table."""
+    random = np.random.default_rng(7)
+    size = (model.vocabulary, model.width)
+    whole = Whole(random.standard_normal(size, np.float32), TensorType.F32)
+    if seed % 2 == 0:
+        return {"embedding": whole}
+    a, b = (random.standard_normal((3, n), np.float32) for n in size)
+    return {"embedding": LowRank(a, b.T.copy(), 0.5, TensorType.F32), "output": whole}
 
 
 def logits(executor: CpuExecutor, *sequences: tuple[int, list[int], Sequence[AdapterUse]]) -> Any:
@@ -36,17 +58,20 @@ def logits(executor: CpuExecutor, *sequences: tuple[int, list[int], Sequence[Ada
     return executor.logits(StepPlan((), tuple(chunks)))
 
 
+@MODELS
 @pytest.mark.parametrize("isa", _native.isa_levels())
 @pytest.mark.parametrize("quantize", ["none", "q8_0"])
-def test_company_changes_no_bit(isa: str, quantize: str, tmp_path: Path) -> None:
+def test_company_changes_no_bit(isa: str, quantize: str, model: TinyModel, tmp_path: Path) -> None:
     config = replace(CONFIG, isa=isa, quantize=quantize, threads=2)
-    executor = load(tiny_file(tmp_path), config)
+    executor = load(model_file(tmp_path, model), config)
     one, other, rounded = (
-        executor.make_adapter(random_changes(executor, seed, rank, kind))
-        for seed, rank, kind in (
-            (1, 4, TensorType.F32),
-            (2, 20, TensorType.F16),
-            (2, 20, TensorType.I8),
+        executor.make_adapter(
+            random_changes(executor, seed, rank, kind, gains=gains) | outside(model, seed)
+        )
+        for seed, rank, kind, gains in (
+            (1, 4, TensorType.F32, False),
+            (2, 20, TensorType.F16, True),
+            (3, 20, TensorType.I8, True),
         )
     )
     rows: list[tuple[int, list[int], Sequence[AdapterUse]]] = [
@@ -66,9 +91,11 @@ def test_company_changes_no_bit(isa: str, quantize: str, tmp_path: Path) -> None
     executor.close()
 
 
-def test_chunks_change_no_bit(tmp_path: Path) -> None:
-    executor = load(tiny_file(tmp_path), CONFIG)
-    uses = [AdapterUse(executor.make_adapter(random_changes(executor, 1)))]
+@MODELS
+def test_chunks_change_no_bit(model: TinyModel, tmp_path: Path) -> None:
+    executor = load(model_file(tmp_path, model), CONFIG)
+    changes = random_changes(executor, 1, gains=True) | outside(model, 1)
+    uses = [AdapterUse(executor.make_adapter(changes))]
     whole = logits(executor, (0, PROMPT, uses))
     for start, end in ((0, 1), (1, 34), (34, len(PROMPT))):
         chunk = Chunk(3, start, PROMPT[start:end], [6, 7], True, adapters=uses)
@@ -77,12 +104,16 @@ def test_chunks_change_no_bit(tmp_path: Path) -> None:
     executor.close()
 
 
+@MODELS
 @pytest.mark.parametrize("kind", [TensorType.F32, TensorType.I8])
-def test_all_levels_compute_the_same_bits(kind: TensorType, tmp_path: Path) -> None:
+def test_all_levels_compute_the_same_bits(
+    kind: TensorType, model: TinyModel, tmp_path: Path
+) -> None:
     def found(isa: str, threads: int) -> bytes:
         config = replace(CONFIG, isa=isa, threads=threads, quantize="q4_0")
-        executor = load(tiny_file(tmp_path), config)
-        uses = [AdapterUse(executor.make_adapter(random_changes(executor, 3, 7, kind)))]
+        executor = load(model_file(tmp_path, model), config)
+        changes = random_changes(executor, 3, 7, kind, gains=True) | outside(model, 1)
+        uses = [AdapterUse(executor.make_adapter(changes))]
         rows = logits(executor, (0, PROMPT, uses), (1, PROMPT[:2], uses))
         executor.close()
         return rows.tobytes()
@@ -131,3 +162,29 @@ def test_a_change_of_another_shape_is_refused(tmp_path: Path) -> None:
     name, change = next(iter(random_changes(executor, 1).items()))
     with pytest.raises(ValueError, match="does not fit"):
         executor.make_adapter({name: replace(change, a=change.a[:, 1:])})
+    with pytest.raises(ValueError, match="does not fit"):
+        executor.make_adapter({name: replace(change, gains=np.ones(1, np.float32))})
+
+
+def test_gains_of_experts_are_refused(tmp_path: Path) -> None:
+    executor = load(model_file(tmp_path, EXPERTS), CONFIG)
+    name = "layers.0.mlp.experts.up.1"
+    change = random_changes(executor, 1)[name]
+    with pytest.raises(ValueError, match="no change of this kind"):
+        executor.make_adapter({name: replace(change, gains=np.ones(64, np.float32))})
+    executor.close()
+
+
+def test_an_expert_changes_the_tokens_that_use_it_alone(tmp_path: Path) -> None:
+    """All other rows keep their bits."""
+    executor = load(model_file(tmp_path, EXPERTS), CONFIG)
+    changes = random_changes(executor, 1)
+    last = EXPERTS.layers - 1
+    few = {name: changes[name] for name in changes if name == f"layers.{last}.mlp.experts.down.2"}
+    uses = [AdapterUse(executor.make_adapter(few))]
+    rows = [(slot, [token], ()) for slot, token in enumerate(range(8))]
+    plain = logits(executor, *rows)
+    changed = logits(executor, *((slot, tokens, uses) for slot, tokens, _ in rows))
+    same = [np.array_equal(a, b) for a, b in zip(plain, changed, strict=True)]
+    assert any(same) and not all(same)
+    executor.close()

@@ -21,6 +21,8 @@ from heddle.extensions.reference.ops import (
 from heddle.models.build import build
 from heddle.step import AdapterUse, Chunk, StepPlan
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
+from heddle.weights.low_rank import LowRank
+from heddle.weights.tensor_types import TensorType
 from models.tiny import FAMILIES
 from models.tiny.base import TOKENS
 
@@ -28,19 +30,27 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from heddle.weights.low_rank import LowRank
     from models.tiny.base import TinyModel
 
 
 class MergedOps(ReferenceOps):
-    """Products with merged matrices."""
+    """Products with merged matrices, and look-ups in a merged table."""
 
     changes: Mapping[str, LowRank]
+
+    def embed(self, table: Any, indices: Any, first: int = 0) -> Any:
+        if table.name == "embedding" and table.name in self.changes:
+            one = self.changes[table.name]
+            table = replace(table, values=table.values + one.scale * (one.b @ one.a).T)
+        return super().embed(table, indices, first)
 
     def linear(self, x: Any, w: Any) -> Any:
         if w.name in self.changes:
             one = self.changes[w.name]
-            w = replace(w, values=w.values + one.scale * one.b @ one.a)
+            values = w.values + one.scale * one.b @ one.a
+            if one.gains is not None:
+                values += one.gains[:, None] * w.values
+            w = replace(w, values=values)
         return super().linear(x, w)
 
 
@@ -57,7 +67,11 @@ def merged_logits(checkpoint: Any, changes: Mapping[str, LowRank], tokens: list[
 def test_an_adapter_computes_what_merged_matrices_compute(model: TinyModel, tmp_path: Path) -> None:
     checkpoint = GGUFCheckpoint.open(model.write(tmp_path / "tiny.gguf"))
     executor = load(checkpoint, EngineConfig(slots=1, threads=2, kv_cache=1 << 22))
-    changes = random_changes(executor, 1)
+    changes = random_changes(executor, 1, gains=True)
+    if "embedding" in executor.adaptable():
+        random = np.random.default_rng(2)
+        a, b = (random.standard_normal((2, n), np.float32) for n in (model.vocabulary, model.width))
+        changes["embedding"] = LowRank(a, b.T.copy(), 0.1, TensorType.F32)
     adapter = executor.make_adapter(changes)
 
     def logits(*adapters: AdapterUse) -> Any:

@@ -73,16 +73,23 @@ class Bench {
         }
         return true;
     }
-    // It adds `rank` * kColumns to each output.
-    std::shared_ptr<const Adapter> adapter(int rank) {
-        const std::vector<float> scales(static_cast<size_t>(rank), 1.0f);
-        return program.adapter({{matrix_, {matrix(rank, kColumns), matrix(kRows, rank), scales}}});
+    // It adds (`rank` + `gain`) * kColumns to each output.
+    std::shared_ptr<const Adapter> adapter(int rank, float gain = 0.0f) {
+        std::vector<float> gains;
+        if (gain != 0.0f) gains.assign(kRows, gain);
+        LowRank change = {matrix(rank, kColumns), matrix(kRows, rank),
+                          std::vector<float>(rank, 1.0f), std::move(gains)};
+        return program.adapter({{matrix_, std::move(change)}});
+    }
+    // Each output becomes `value` * kColumns.
+    std::shared_ptr<const Adapter> whole(float value) {
+        return program.adapter({{matrix_, {matrix(kRows, kColumns, value), nullptr, {}, {}}}});
     }
     void adapt(std::vector<Adapted> rows) { step_.adapted = std::move(rows); }
 
   private:
-    std::shared_ptr<const Matrix> matrix(int rows, int columns) {
-        const std::vector<float> ones(static_cast<size_t>(rows) * columns, 1.0f);
+    std::shared_ptr<const Matrix> matrix(int rows, int columns, float value = 1.0f) {
+        const std::vector<float> ones(static_cast<size_t>(rows) * columns, value);
         const TensorBytes raw(reinterpret_cast<const uint8_t*>(ones.data()));
         return std::make_shared<Matrix>(arena_, pool, kernels_, Format::kF32, raw, rows, columns,
                                         std::vector<float>());
@@ -158,13 +165,18 @@ void check_adapters(int threads) {
     constexpr int kTokens = 100;
     Bench bench(threads, kTokens);
     before_matmul = [](const MatmulArgs&) {};
-    const auto one = bench.adapter(3), other = bench.adapter(17);
-    bench.adapt({{5, 60, one, 1.0f}, {65, 1, one, 1.0f}, {50, 40, other, 0.5f}, {99, 1, one, 2}});
+    const auto one = bench.adapter(3), other = bench.adapter(17, 4.0f), whole = bench.whole(7.0f);
+    bench.adapt({{5, 60, one, 1.0f},
+                 {65, 1, one, 1.0f},
+                 {50, 40, other, 0.5f},
+                 {99, 1, one, 2},
+                 {95, 3, whole, 1}});
     expect(bench.run(), "a step with adapters is taken to be abandoned");
     const auto expected = [](int token) {
         float sum = kColumns;
         if (token >= 5 && token < 66) sum += 3 * kColumns;
-        if (token >= 50 && token < 90) sum += 0.5f * 17 * kColumns;
+        if (token >= 50 && token < 90) sum += 0.5f * (17 + 4) * kColumns;
+        if (token >= 95 && token < 98) return 7.0f * kColumns;
         if (token == 99) sum += 2 * 3 * kColumns;
         return sum;
     };

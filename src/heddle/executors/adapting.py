@@ -9,7 +9,7 @@ from heddle.errors import UnsupportedModelError
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping
 
-    from heddle.weights.low_rank import LowRank
+    from heddle.weights.low_rank import Change
 
 
 class Adapter(Protocol):
@@ -25,8 +25,8 @@ class Adapter(Protocol):
 class AdaptingExecutor(Protocol):
     """An executor whose sequences may have adapters."""
 
-    def make_adapter(self, changes: Mapping[str, LowRank]) -> Adapter:
-        """Make an adapter from changes of matrices, by the names that `Loader.linear` got.
+    def make_adapter(self, changes: Mapping[str, Change]) -> Adapter:
+        """Make an adapter from changes of matrices, by the names of their products.
 
         Its memory is freed when neither a caller nor a step refers to it. Any thread may call
         this, also while a step runs.

@@ -1,10 +1,10 @@
 """Low-rank changes of matrices: what an adapter's files hold (LoRA, Hu et al. 2021,
-arXiv:2106.09685)."""
+arXiv:2106.09685; DoRA, Liu et al. 2024, arXiv:2402.09353)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,9 +21,14 @@ def product_name(tensor: str) -> str:
     return "output" if tensor == "embedding" else tensor
 
 
+def expert_name(stack: str, expert: int) -> str:
+    """The name of the product with the matrix of one expert."""
+    return f"{stack}.{expert}"
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class LowRank:
-    """A change of one matrix (n, k): its product with x gains `scale` * `b` @ (`a` @ x).
+    """A change of one matrix W (n, k): W @ x gains `scale` * `b` @ (`a` @ x) + `gains` * (W @ x).
 
     Attributes:
         a: (rank, k) float32.
@@ -32,14 +37,32 @@ class LowRank:
         type: F32, F16 or BF16: the smallest type that holds all values of `a` and `b` exactly. Or
             I8: an executor may round them to integers, with a scale for each row of `a` and each
             column of `b`.
+        gains: (n,) float32; None: without these.
     """
 
     a: NDArray[np.float32]
     b: NDArray[np.float32]
     scale: float
     type: TensorType
+    gains: NDArray[np.float32] | None = None
 
     @property
     def rank(self) -> int:
         """Rows of `a`."""
         return len(self.a)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Whole:
+    """Another matrix (n, k) float32, of the smallest type that holds it, in the place of one."""
+
+    values: NDArray[np.float32]
+    type: TensorType
+
+
+Change: TypeAlias = LowRank | Whole
+"""A change of the product with a matrix, by the name of the product.
+
+Changes of `embedding` are those of the rows that tokens are looked up in, also where this is the
+output matrix, too, whose changes are those of `output`.
+"""

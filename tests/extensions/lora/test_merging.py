@@ -13,8 +13,16 @@ from heddle.extensions.lora.command import merge
 from heddle.extensions.lora.merging import merge_files
 from heddle.weights.formats import open_checkpoint
 from heddle.weights.tensor_types import TensorType, dequantize
-from lora_writer import SCALE, changes_of, merged, modules_of, peft_tensors, write_peft
-from models.tiny import llama, phi3
+from lora_writer import (
+    SCALE,
+    changes_of,
+    known_in_all,
+    merged,
+    modules_of,
+    peft_tensors,
+    write_peft,
+)
+from models.tiny import llama, phi3, qwen3_moe
 from tiny_hub import TOKENIZER
 
 if TYPE_CHECKING:
@@ -48,11 +56,11 @@ def _as_type(tensor: Tensor, kind: TensorType) -> Tensor:
 
 
 @pytest.mark.parametrize("format", ["hf", "gguf"])
-@pytest.mark.parametrize("model", [UNTIED, phi3.MODELS[1]], ids=str)
+@pytest.mark.parametrize("model", [UNTIED, phi3.MODELS[1], qwen3_moe.MODELS[1]], ids=str)
 def test_a_merged_file_is_the_file_of_the_merged_model(
     model: TinyModel, format: str, tmp_path: Path
 ) -> None:
-    changes = changes_of(model)
+    changes = known_in_all(model)
     adapter = write_peft(tmp_path / "adapter", peft_tensors(changes))
     written = merge_files(write_model(model, format, tmp_path), adapter, tmp_path / "new.gguf")
     with (
@@ -65,6 +73,26 @@ def test_a_merged_file_is_the_file_of_the_merged_model(
             assert found.tensors[name].type is TensorType.F32
             one, other = (each.read(name).view(np.float32) for each in (found, wanted))
             np.testing.assert_allclose(one, other, atol=1e-6, err_msg=tensor.label)
+
+
+def test_lengths_of_rows_are_merged(tmp_path: Path) -> None:
+    module, name = "model.layers.0.mlp.up_proj", "layers.0.mlp.up.weight"
+    tensors = peft_tensors(changes_of(UNTIED, modules=[module]))
+    wanted = np.linspace(1, 2, UNTIED.ffn_width, dtype=np.float32)
+    tensors[f"base_model.model.{module}.lora_magnitude_vector"] = wanted
+    adapter = write_peft(tmp_path / "adapter", tensors, use_dora=True)
+    written = merge_files(write_model(UNTIED, "hf", tmp_path), adapter, tmp_path / "new.gguf")
+    with open_checkpoint(written.path) as found:
+        rows = found.read(name).view(np.float32).reshape(found.tensors[name].shape)
+    np.testing.assert_allclose(np.linalg.norm(rows, axis=1), wanted, atol=1e-5)
+
+
+def test_changes_of_look_ups_are_not_merged(tmp_path: Path) -> None:
+    tensors = {"base_model.model.lm_head.weight": np.ones((32, 32), np.float32)}
+    tensors |= peft_tensors(changes_of(UNTIED, modules=["model.layers.0.mlp.up_proj"]))
+    adapter = write_peft(tmp_path / "adapter", tensors)
+    with pytest.raises(UnsupportedModelError, match=r"changes lm_head\.weight as a whole"):
+        merge_files(write_model(UNTIED, "hf", tmp_path), adapter, tmp_path / "new.gguf")
 
 
 @pytest.mark.parametrize("dtype", ["F16", "BF16"])

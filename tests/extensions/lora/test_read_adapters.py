@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -10,11 +11,14 @@ import numpy as np
 import pytest
 
 from fake_hub import FakeHub, Repository, fake_hub
+from folder_writer import write_safetensors
 from gguf_writer import Tensor
-from heddle.errors import ModelSourceError
+from heddle.errors import ModelFileError, ModelSourceError
+from heddle.extensions.lora import lengths
 from heddle.extensions.lora.reading import digest_of, read_adapter
 from heddle.hub_place import hub_place
 from heddle.weights.formats import open_checkpoint
+from heddle.weights.low_rank import LowRank, Whole
 from heddle.weights.tensor_types import TensorType, dequantize
 from lora_writer import (
     ALPHA,
@@ -22,12 +26,13 @@ from lora_writer import (
     SCALE,
     changes_of,
     gguf_tensors,
+    known_in_all,
     merged,
     peft_tensors,
     write_gguf_adapter,
     write_peft,
 )
-from models.tiny import granite, llama, phi3, qwen2, qwen3
+from models.tiny import granite, llama, mixtral, phi3, qwen2, qwen3, qwen3_moe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,10 +40,12 @@ if TYPE_CHECKING:
 
     from heddle.extensions.lora.reading import AdapterFile
     from heddle.weights.checkpoint import Checkpoint
+    from heddle.weights.low_rank import Change
     from models.tiny.base import TinyModel
 
 TIED, UNTIED = llama.MODELS[:2]
 MODELS = [TIED, UNTIED, *phi3.MODELS, qwen2.MODELS[0], qwen3.MODELS[0], granite.MODELS[1]]
+MODELS += [qwen3_moe.MODELS[1], mixtral.MODELS[0]]
 FORMATS = ("hf", "gguf")
 
 
@@ -47,7 +54,7 @@ def write_model(model: TinyModel, format: str, place: Path) -> Path:
 
 
 def write_adapter(model: TinyModel, format: str, place: Path) -> Path:
-    changes = changes_of(model)
+    changes = known_in_all(model)
     if format == "hf":
         return write_peft(place, peft_tensors(changes))
     return write_gguf_adapter(place, model, gguf_tensors(model, changes))
@@ -82,7 +89,7 @@ def test_changes_are_those_of_the_merged_model(
 ) -> None:
     """Each matrix of a model with merged weights is the matrix of the plain one, and its change."""
     adapter = write_adapter(model, adapter_format, tmp_path / "adapter")
-    new = write_model(merged(model, changes_of(model)), format, tmp_path / "merged")
+    new = write_model(merged(model, known_in_all(model)), format, tmp_path / "merged")
     with (
         open_checkpoint(write_model(model, format, tmp_path / "base")) as base,
         open_checkpoint(new) as wanted,
@@ -90,14 +97,109 @@ def test_changes_are_those_of_the_merged_model(
         found = read_adapter(adapter, base)
         for tensor in wanted.tensors.values():
             name = tensor.name.removesuffix(".weight")
-            if len(tensor.shape) < 2 or name == "embedding":
+            if len(tensor.shape) < 2 or name == "embedding" or name.endswith("router"):
                 assert name not in found.changes
                 continue
-            change = found.changes[name]
-            result = values_of(base, name) + np.float32(change.scale) * (change.b @ change.a)
-            np.testing.assert_allclose(result, values_of(wanted, name), atol=1e-6)
-            assert (change.rank, change.scale) == (RANK, SCALE)
+            names = [name]
+            if len(tensor.shape) == 3:
+                names = [f"{name}.{expert}" for expert in range(tensor.shape[0])]
+            before, after = (values_of(each, name) for each in (base, wanted))
+            shape = (len(names), *tensor.shape[-2:])
+            for one, w, merged_w in zip(
+                names, before.reshape(shape), after.reshape(shape), strict=True
+            ):
+                change = found.changes[one]
+                result = w + np.float32(change.scale) * (change.b @ change.a)
+                np.testing.assert_allclose(result, merged_w, atol=1e-6)
+                assert (change.rank, change.scale) == (RANK, SCALE)
     assert found.rank == RANK
+
+
+def test_an_adapter_may_lie_in_several_files(base: Checkpoint, tmp_path: Path) -> None:
+    given = peft_tensors(changes_of(UNTIED))
+    whole = read_adapter(write_peft(tmp_path / "whole", given), base)
+    folder = write_peft(tmp_path / "parts", {})
+    (folder / "adapter_model.safetensors").unlink()
+    labels, places = sorted(given), {}
+    for part in range(3):
+        name = f"adapter_model-0000{part + 1}-of-00003.safetensors"
+        some = {label: given[label] for label in labels[part::3]}
+        write_safetensors(folder / name, some, "F32")
+        places |= dict.fromkeys(some, name)
+    index = folder / "adapter_model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": places}))
+    assert read_adapter(folder, base).digest == whole.digest
+    (folder / name).unlink()
+    with pytest.raises(ModelSourceError, match="the shard adapter_model-00003-of-00003"):
+        read_adapter(folder, base)
+    index.write_text(json.dumps({"weight_map": {"x": "../whole/adapter_model.safetensors"}}))
+    with pytest.raises(ModelFileError, match="not a plain file name"):
+        read_adapter(folder, base)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_stacks_of_parameters_are_the_changes_of_their_experts(format: str, tmp_path: Path) -> None:
+    """`target_parameters` of PEFT: rows of A are by expert, columns of B by rank."""
+    model, layer = qwen3_moe.MODELS[1], "model.layers.1.mlp.experts"
+    experts, width, hidden = model.experts, model.width, model.expert_width
+    random = np.random.default_rng(3)
+    both = {
+        "down": [
+            random.standard_normal(s, np.float32)
+            for s in ((experts, 4, hidden), (experts, width, 4))
+        ],
+        "gate_up": [
+            random.standard_normal(s, np.float32)
+            for s in ((experts, 4, width), (experts, 2 * hidden, 4))
+        ],
+    }
+    given = {}
+    for (a, b), module in zip(both.values(), (layer, f"{layer}.base_layer"), strict=True):
+        given[f"base_model.model.{module}.lora_A.weight"] = a.reshape(experts * 4, -1)
+        columns = b.transpose(1, 2, 0).reshape(b.shape[1], -1)
+        given[f"base_model.model.{module}.lora_B.weight"] = np.ascontiguousarray(columns)
+    parameters = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
+    adapter = write_peft(tmp_path / "x", given, target_parameters=parameters, target_modules=[])
+    with open_checkpoint(write_model(model, format, tmp_path / "base")) as base:
+        changes = read_adapter(adapter, base).changes
+    assert len(changes) == 3 * experts
+    for expert in range(experts):
+        a, b = (one[expert] for one in both["gate_up"])
+        for part, rows in (("gate", b[:hidden]), ("up", b[hidden:])):
+            found = changes[f"layers.1.mlp.experts.{part}.{expert}"]
+            assert np.array_equal(found.a, a)
+            assert np.array_equal(found.b, rows)
+        found = changes[f"layers.1.mlp.experts.down.{expert}"]
+        assert np.array_equal(found.a, both["down"][0][expert])
+        assert np.array_equal(found.b, both["down"][1][expert])
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("piece", [1 << 22, 100], ids=["whole", "pieces"])
+def test_rows_get_the_lengths_that_dora_says(
+    format: str, piece: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lengths, "_PIECE", piece)
+    modules = ["model.layers.0.self_attn.q_proj", "lm_head"]
+    changes = changes_of(UNTIED, modules=modules)
+    state, given, wanted = UNTIED.state(), peft_tensors(changes), {}
+    for module, (a, b) in changes.items():
+        changed = state[f"{module}.weight"] + np.float32(SCALE) * (b @ a)
+        wanted[module] = np.linspace(0.5, 2, len(changed), dtype=np.float32)
+        given[f"base_model.model.{module}.lora_magnitude_vector"] = wanted[module]
+        own = np.linalg.norm(changed, axis=1)
+        state[f"{module}.weight"] = changed * (wanted[module] / own)[:, None]
+    adapter = write_peft(tmp_path / "x", given, use_dora=True)
+    with open_checkpoint(write_model(UNTIED, format, tmp_path / "base")) as base:
+        for module, name in zip(modules, ("layers.0.attention.q", "output"), strict=True):
+            change = read_adapter(adapter, base).changes[name]
+            assert change.gains is not None
+            result = values_of(base, name) * (1 + change.gains[:, None])
+            result += np.float32(change.scale) * (change.b @ change.a)
+            expected = state[f"{module}.weight"]
+            if format == "gguf":
+                expected = UNTIED.gguf_values(f"{module}.weight", expected)
+            np.testing.assert_allclose(result, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -303,3 +405,11 @@ def test_a_repository_without_an_adapter_is_refused(hub: FakeHub, base: Checkpoi
         read_adapter("org/model", base)
     with pytest.raises(ModelSourceError, match=r"has no adapter_model.safetensors"):
         read_adapter("org/old", base)
+
+
+def test_digests_cover_lengths_and_whole_matrices() -> None:
+    plain = LowRank(np.ones((1, 2), np.float32), np.ones((3, 1), np.float32), 1, TensorType.F32)
+    gains = (np.zeros(3, np.float32), np.ones(3, np.float32))
+    wholes = (Whole(np.full((3, 2), value, np.float32), TensorType.F32) for value in (1, 2))
+    changes: list[Change] = [plain, *(replace(plain, gains=one) for one in gains), *wholes]
+    assert len({digest_of({"output": change}) for change in changes}) == len(changes)

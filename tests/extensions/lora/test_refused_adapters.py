@@ -69,16 +69,19 @@ def pair(rank: int, rows: int, columns: int, module: str = UP) -> dict[str, np.n
             ({"peft_type": kind}, "peft_type", f"peft_type '{kind}' is not supported")
             for kind in ("ADALORA", "LOHA", "IA3", "PROMPT_TUNING")
         ),
-        ({"use_dora": True}, "use_dora", "DoRA scales each row"),
         ({"bias": "all"}, "bias", "bias 'all' is not supported"),
         ({"bias": "lora_only"}, "bias", "biases of its model"),
         ({"fan_in_fan_out": True}, "fan_in_fan_out", "transposed matrices"),
-        ({"modules_to_save": ["lm_head"]}, "modules_to_save", r"\['lm_head'\].*whole copies"),
+        ({"ensure_weight_tying": True}, "ensure_weight_tying", "by one tensor"),
         ({"trainable_token_indices": [1]}, "trainable_token_indices", "rows of the embedding"),
         ({"lora_bias": True}, "lora_bias", "changes biases"),
         ({"alora_invocation_tokens": [1, 2]}, "alora_invocation_tokens", "aLoRA"),
         ({"layer_replication": [[0, 2], [1, 3]]}, "layer_replication", "layers twice"),
-        ({"target_parameters": ["mlp.experts.down_proj"]}, "target_parameters", "experts"),
+        (
+            {"target_parameters": ["mlp.experts.down_proj"], "rank_pattern": {"down_proj": 2}},
+            "rank_pattern",
+            "ranks must be equal",
+        ),
         ({"use_qalora": True}, "use_qalora", "QA-LoRA"),
         ({"use_bdlora": {"nblocks": 2}}, "use_bdlora", "BD-LoRA"),
         ({"arrow_config": {"top_k": 2}}, "arrow_config", "Arrow"),
@@ -201,10 +204,8 @@ def test_a_config_that_is_no_json_is_refused(
 @pytest.mark.parametrize(
     ("name", "problem"),
     [
-        ("model.embed_tokens.lora_embedding_A", "changes the embedding"),
-        ("model.embed_tokens.weight", "whole copies of modules"),
-        ("lm_head.modules_to_save.weight", "whole copies of modules"),
-        (f"{UP}.lora_magnitude_vector", "DoRA"),
+        ("model.layers.0.self_attn.q_proj.weight", "whole copies of modules"),
+        ("score.weight", "whole copies of modules"),
         (f"{UP}.lora_B.bias", "changes biases"),
         (f"{UP}.lora_diag", "KaSA"),
         (f"{UP}.ia3_l", "whole copies of modules"),
@@ -317,23 +318,115 @@ def test_shapes_are_checked_before_values_are_read(base: Checkpoint, tmp_path: P
 # --- models --------------------------------------------------------------------------------------
 
 
+EXPERTS = "model.layers.0.mlp.experts"
+
+
 @pytest.mark.parametrize(
-    ("model", "module", "shape", "problem"),
+    ("rank", "shape", "module", "field", "problem"),
     [
-        (qwen3_moe, "model.layers.0.mlp.experts.1.up_proj", (8, 32), "changes of experts"),
-        (qwen3_moe, "model.layers.0.mlp.experts", (8, 32), "changes of experts"),
+        (4, (20, 32), f"{EXPERTS}.7.up_proj", f"{EXPERTS}.7.up_proj.weight", "has 7 experts"),
+        (4, (21, 32), f"{EXPERTS}.6.up_proj", "lora_B", r"\(21, 32\), and .* shape \(20, 32\)"),
+        (28, (41, 32), EXPERTS, "lora_B", r"\(7, 41, 32\), and .* has shape \(7, 40, 32\)"),
+        (24, (40, 32), EXPERTS, "lora_B", r"\(6, 40, 32\), and .* has shape \(7, 40, 32\)"),
+        (27, (40, 32), EXPERTS, "lora_A", "27 rows are not those of experts of rank 4"),
     ],
 )
-def test_experts_are_refused(
-    model: Any, module: str, shape: tuple[int, int], problem: str, tmp_path: Path
+def test_experts_that_do_not_fit_are_refused(
+    rank: int, shape: tuple[int, int], module: str, field: str, problem: str, tmp_path: Path
 ) -> None:
-    adapter = write_peft(tmp_path / "x", pair(4, *shape, module))
+    adapter = write_peft(tmp_path / "x", pair(rank, *shape, module))
     with (
-        open_checkpoint(model.MODELS[0].write_folder(tmp_path / "base")) as base,
-        pytest.raises(UnsupportedModelError, match=problem) as caught,
+        open_checkpoint(qwen3_moe.MODELS[0].write_folder(tmp_path / "base")) as base,
+        pytest.raises(ModelFileError, match=problem) as caught,
     ):
         read_adapter(adapter, base)
-    assert caught.value.param == f"{module}.weight"
+    assert field in str(caught.value.field)
+
+
+def test_dora_of_experts_is_refused(tmp_path: Path) -> None:
+    module = f"{EXPERTS}.1.up_proj"
+    given = pair(4, 20, 32, module)
+    given[f"base_model.model.{module}.lora_magnitude_vector"] = np.ones(20, np.float32)
+    adapter = write_peft(tmp_path / "x", given, use_dora=True)
+    with (
+        open_checkpoint(qwen3_moe.MODELS[0].write_folder(tmp_path / "base")) as base,
+        pytest.raises(UnsupportedModelError, match="DoRA of experts"),
+    ):
+        read_adapter(adapter, base)
+
+
+TABLE = "base_model.model.model.embed_tokens"
+WHOLE, OF_TABLE = f"{TABLE}.weight", f"{TABLE}.lora_embedding"
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "problem"),
+    [
+        ({WHOLE: np.ones((31, 32))}, ModelFileError, r"has shape \(31, 32\), and .*\(32, 32\)"),
+        ({WHOLE: np.full((32, 32), np.inf)}, ModelFileError, "infinite or NaN"),
+        ({WHOLE: np.ones((32, 32))}, UnsupportedModelError, "may have 1,000 values"),
+        ({f"{OF_TABLE}_A": np.ones((4, 32))}, ModelFileError, "has no lora_b beside it"),
+        (
+            {f"{OF_TABLE}_A": np.ones((4, 33)), f"{OF_TABLE}_B": np.ones((32, 4))},
+            ModelFileError,
+            r"change a matrix of shape \(32, 33\)",
+        ),
+        (
+            {"base_model.model.model.layers.0.mlp.up_proj.lora_embedding_A": np.ones((4, 32))}
+            | {"base_model.model.model.layers.0.mlp.up_proj.lora_embedding_B": np.ones((48, 4))},
+            UnsupportedModelError,
+            "plain changes of tokens' alone",
+        ),
+    ],
+)
+def test_tables_that_do_not_fit_are_refused(
+    given: dict[str, Any],
+    error: type[HeddleError],
+    problem: str,
+    base: Checkpoint,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if "1,000" in problem:
+        monkeypatch.setattr("heddle.extensions.lora.wholes.MOST_VALUES", 1000)
+    others = tensors(DOWN) | {name: one.astype(np.float32) for name, one in given.items()}
+    with pytest.raises(error, match=problem):
+        read_adapter(write_peft(tmp_path / "x", others), base)
+
+
+def test_a_changed_table_that_is_not_the_models_is_refused(
+    base: Checkpoint, tmp_path: Path
+) -> None:
+    """PEFT saves the matrix beside its change: the adapter was trained with another one."""
+    given = pair(4, 32, 32, "lm_head")
+    state = MODEL.state()["lm_head.weight"]
+    given["base_model.model.lm_head.base_layer.weight"] = state
+    found = read_adapter(write_peft(tmp_path / "same", given), base)
+    assert list(found.changes) == ["output"]
+    given["base_model.model.lm_head.base_layer.weight"] = -state
+    with pytest.raises(UnsupportedModelError, match="another matrix than lm_head"):
+        read_adapter(write_peft(tmp_path / "other", given), base)
+
+
+LENGTHS = f"base_model.model.{UP}.lora_magnitude_vector"
+
+
+@pytest.mark.parametrize(
+    ("given", "use_dora", "problem"),
+    [
+        ({}, True, r"has no lora_magnitude_vector beside it"),
+        ({LENGTHS: np.ones(48, np.float32)}, False, r"has a lora_magnitude_vector beside it"),
+        ({LENGTHS: np.ones(47, np.float32)}, True, r"has shape \(47,\); the 48 rows"),
+        ({LENGTHS: np.full(48, np.nan, np.float32)}, True, "infinite or NaN"),
+        ({LENGTHS: np.full(48, 3e38, np.float32)}, True, "no factor makes one of the other"),
+    ],
+)
+def test_lengths_that_do_not_fit_are_refused(
+    given: dict[str, Any], use_dora: bool, problem: str, base: Checkpoint, tmp_path: Path
+) -> None:
+    adapter = write_peft(tmp_path / "x", tensors() | given, use_dora=use_dora)
+    with pytest.raises(ModelFileError, match=problem):
+        read_adapter(adapter, base)
 
 
 @pytest.mark.parametrize(
@@ -457,7 +550,7 @@ def test_a_gguf_adapter_of_another_architecture_is_refused_for_gguf(tmp_path: Pa
     [
         ("output_norm.weight", UnsupportedModelError, "lora_a and .*lora_b alone"),
         ("token_embd.weight.lora_a", UnsupportedModelError, "hidden states are multiplied with"),
-        ("blk.0.ffn_up_exps.weight.lora_a", UnsupportedModelError, "changes of experts"),
+        ("blk.0.ffn_up_exps.weight.lora_a", ModelFileError, "has no matrix of this name"),
         ("blk.0.nothing.weight.lora_a", ModelFileError, "has no matrix of this name"),
         ("blk.0.attn_norm.weight.lora_a", UnsupportedModelError, "it is no matrix"),
     ],

@@ -55,9 +55,13 @@ class TinyMixture(TinyModel):
             found[f"{name}.weight"] = 2 * np.stack(matrices)
         return found
 
+    def stacked_state(self) -> dict[str, np.ndarray]:
+        """Weights as `state` has them, but for experts, which are stacked."""
+        return super().state()
+
     def state(self) -> dict[str, np.ndarray]:
         state = {}
-        for name, values in super().state().items():
+        for name, values in self.stacked_state().items():
             if "*" not in name:
                 state[name] = values
                 continue
@@ -77,7 +81,7 @@ class TinyMixture(TinyModel):
     def tensors(self) -> list[Tensor]:
         return [
             Tensor.of(self.gguf_name(name), self.gguf_values(name, values))
-            for name, values in super().state().items()
+            for name, values in self.stacked_state().items()
         ]
 
     def gguf_name(self, name: str) -> str:

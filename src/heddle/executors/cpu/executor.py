@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from heddle.executor import DeviceMemory, LogitsSummary, ModelShape
     from heddle.executors.cpu.batch import PooledStates
     from heddle.executors.cpu.logit_edits import EditSource
-    from heddle.executors.cpu.weights import LinearWeight
+    from heddle.executors.cpu.weights import LinearWeight, TableWeight
     from heddle.executors.graph.forward import Forward
     from heddle.models.decoder import Decoder
     from heddle.models.eyes import Eyes
@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from heddle.state import StateMemory
     from heddle.step import Binding, Chunk, StepPlan
     from heddle.weights.checkpoint import Checkpoint
-    from heddle.weights.low_rank import LowRank
+    from heddle.weights.low_rank import Change
 
     # A step in flight: the step, its plan, the chunks that sample, their samplers, the function
     # that waits for the samplers' edits, and the hidden states that are kept. A tuple costs less
@@ -252,11 +252,11 @@ class CpuExecutor:
         """Take the edits of logits from there. This is called before the first step."""
         self._edits = edits
 
-    def adaptable(self) -> Mapping[str, LinearWeight]:
+    def adaptable(self) -> Mapping[str, LinearWeight | TableWeight]:
         """The matrices that adapters may change, by name."""
         return self._packer.weights
 
-    def make_adapter(self, changes: Mapping[str, LowRank]) -> _native.Adapter:
+    def make_adapter(self, changes: Mapping[str, Change]) -> _native.Adapter:
         return self._packer.pack(changes)
 
     def measure_limits(self) -> Limits:

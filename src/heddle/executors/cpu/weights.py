@@ -11,7 +11,7 @@ import numpy as np
 from heddle import _native
 from heddle.errors import ModelFileError, UnsupportedModelError
 from heddle.weights.checkpoint import claim, non_finite_weights
-from heddle.weights.low_rank import product_name
+from heddle.weights.low_rank import expert_name, product_name
 from heddle.weights.tensor_types import dequantize, unsupported
 
 if TYPE_CHECKING:
@@ -45,11 +45,17 @@ class ExpertsWeight:
     matrices: tuple[_native.Matrix, ...]
     out_features: int
     in_features: int
+    name: str
 
     @property
     def count(self) -> int:
         """Number of experts."""
         return len(self.matrices)
+
+    def __getitem__(self, expert: int) -> LinearWeight:
+        """The matrix of one expert."""
+        name = expert_name(self.name, expert)
+        return LinearWeight(self.matrices[expert], self.out_features, self.in_features, name)
 
     @property
     def nbytes(self) -> int:
@@ -63,6 +69,7 @@ class TableWeight:
 
     matrix: _native.Matrix
     width: int
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +146,7 @@ class CpuLoader:
             self._packed_matrix(tensor, raw, (out_features, in_features), biases[expert])
             for expert, raw in enumerate(self._slices(tensor))
         )
-        weight = ExpertsWeight(matrices, out_features, in_features)
+        weight = ExpertsWeight(matrices, out_features, in_features, name)
         self.matmul_bytes += weight.nbytes
         return weight
 
@@ -148,7 +155,7 @@ class CpuLoader:
         tensor = self._tensor(f"{name}.weight", (rows, width))
         if name not in self._tables:
             self._tables[name] = self._matrix(tensor, _NO_BIAS)
-        return TableWeight(self._tables[name], width)
+        return TableWeight(self._tables[name], width, name)
 
     def vector(self, name: str, width: int) -> VectorWeight:
         return VectorWeight(self._values(f"{name}.weight", width))

@@ -63,9 +63,20 @@ def _inputs(states: int) -> Batch[Node]:
 
 
 def adaptable(forward: Forward) -> dict[str, Any]:
-    """The matrices that adapters may change: those of plain products, by name."""
-    weights = (node.weight for node in forward.nodes if isinstance(node, recording.Linear))
-    return {weight.name: weight for weight in weights}
+    """The matrices that adapters may change: those of plain products and of experts, by name.
+
+    The table in which tokens are looked up is `embedding`.
+    """
+    found: list[Any] = []
+    for node in forward.nodes:
+        if isinstance(node, recording.Linear):
+            found.append(node.weight)
+        elif isinstance(node, recording.Experts):
+            stacks = (node.weights.gate, node.weights.up, node.weights.down)
+            found += [stack[i] for stack in stacks if stack is not None for i in range(stack.count)]
+        elif isinstance(node, recording.Embed) and node.table.name == "embedding":
+            found.append(node.table)
+    return {weight.name: weight for weight in found}
 
 
 def compute(forward: Forward, ops: Ops[A, Any], batch: Batch[A]) -> tuple[A, A]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from heddle.closing import Closing
@@ -14,7 +15,7 @@ from heddle.weights.gguf.names import ARCHITECTURE
 from heddle.weights.tensor_types import dequantize, unsupported
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     import numpy as np
@@ -35,9 +36,11 @@ class GGUFAdapter(Closing):
         architecture: the architecture of its model.
         base_name: the model that it was trained for, as its files call it; may be empty.
         pairs: the changed matrices.
+        wholes: matrices that replace others; there are none in this format.
     """
 
     format = "gguf"
+    wholes: Mapping[str, Side] = MappingProxyType({})
 
     def __init__(self, path: Path) -> None:
         """Open the file.

@@ -27,6 +27,7 @@ from heddle.extensions.lora.settings import LoraSettings
 from heddle.hub_place import hub_place
 from heddle.sizes import gigabytes
 from heddle.step import AdapterUse
+from heddle.weights.low_rank import LowRank
 from heddle.weights.tensor_types import TensorType
 
 if TYPE_CHECKING:
@@ -356,7 +357,10 @@ class ModelAdapters:
         if found is None:
             changes = file.changes
             if type is not None:
-                changes = {name: replace(one, type=type) for name, one in changes.items()}
+                changes = {
+                    name: replace(one, type=type) if isinstance(one, LowRank) else one
+                    for name, one in changes.items()
+                }
             made = executor.make_adapter(changes)
             found = LoadedAdapter(made, digest, made.bytes, file.rank)
             self._check_size(found)

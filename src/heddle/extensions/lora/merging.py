@@ -12,17 +12,18 @@ from heddle.extensions.lora.reading import read_adapter
 from heddle.extensions.quantise.quantising import Written, write_file
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint
+from heddle.weights.low_rank import LowRank, Whole, expert_name
 from heddle.weights.mix import Mix
 from heddle.weights.tensor_types import TensorType, dequantize
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from numpy.typing import NDArray
 
     from heddle.weights.checkpoint import Checkpoint, TensorInfo
-    from heddle.weights.low_rank import LowRank
+    from heddle.weights.low_rank import Change
     from heddle.weights.progress import Progress
 
     Bytes = NDArray[np.uint8]
@@ -37,11 +38,7 @@ class _MergedFile(GGUFCheckpoint):
     changes = _NO_CHANGES
 
     def read(self, name: str, start: int = 0, size: int | None = None) -> Bytes:
-        change = self.changes.get(name.removesuffix(".weight"))
-        if change is None:
-            return super().read(name, start, size)
-        whole = _merged(self.tensors[name], super().read(name), change)
-        return whole[start : None if size is None else start + size]
+        return _read(self, super().read, name, start, size)
 
 
 class _MergedFolder(HuggingFaceCheckpoint):
@@ -50,11 +47,21 @@ class _MergedFolder(HuggingFaceCheckpoint):
     changes = _NO_CHANGES
 
     def read(self, name: str, start: int = 0, size: int | None = None) -> Bytes:
-        change = self.changes.get(name.removesuffix(".weight"))
-        if change is None:
-            return super().read(name, start, size)
-        whole = _merged(self.tensors[name], super().read(name), change)
-        return whole[start : None if size is None else start + size]
+        return _read(self, super().read, name, start, size)
+
+
+def _read(
+    checkpoint: _MergedFile | _MergedFolder,
+    read_stored: Callable[..., Bytes],
+    name: str,
+    start: int,
+    size: int | None,
+) -> Bytes:
+    tensor = checkpoint.tensors.get(name)
+    if tensor is None or not _changes_of(tensor, checkpoint.changes):
+        return read_stored(name, start, size)
+    whole = _merged(tensor, read_stored(name), checkpoint.changes)
+    return whole[start : None if size is None else start + size]
 
 
 def merge_files(
@@ -73,15 +80,27 @@ def merge_files(
     opener = _MergedFolder if model.is_dir() else _MergedFile
     with opener.open(model) as checkpoint:
         changes = read_adapter(adapter, checkpoint).changes
+        checkpoint.changes = {
+            name: change for name, change in changes.items() if isinstance(change, LowRank)
+        }
         _check_types(changes, checkpoint)
-        checkpoint.changes = changes
         return write_file(checkpoint, target, Mix(), progress=progress)
 
 
-def _check_types(changes: Mapping[str, LowRank], checkpoint: Checkpoint) -> None:
+def _check_types(changes: Mapping[str, Change], checkpoint: Checkpoint) -> None:
     """Raise UnsupportedModelError if a changed matrix is no matrix of floats of its own."""
-    for name in changes:
-        tensor = checkpoint.tensors.get(f"{name}.weight")
+    for name, change in changes.items():
+        if isinstance(change, Whole) or name == "embedding":
+            label = checkpoint.label(f"{name}.weight")
+            raise UnsupportedModelError(
+                f"the adapter changes {label} as a whole, or where tokens are looked up: Heddle"
+                " merges changes of products alone. Serve the adapter beside its model",
+                param=label,
+            )
+        stack = name.rpartition(".")[0]
+        tensor = checkpoint.tensors.get(f"{name}.weight") or checkpoint.tensors.get(
+            f"{stack}.weight"
+        )
         if tensor is None:
             label = checkpoint.label(f"{name}.weight")
             raise UnsupportedModelError(
@@ -98,10 +117,24 @@ def _check_types(changes: Mapping[str, LowRank], checkpoint: Checkpoint) -> None
             )
 
 
-def _merged(tensor: TensorInfo, raw: Bytes, change: LowRank) -> Bytes:
-    """The bytes of a matrix and its change, in the matrix's own type."""
+def _changes_of(
+    tensor: TensorInfo, changes: Mapping[str, LowRank]
+) -> list[tuple[int | slice, LowRank]]:
+    """The changes of a matrix, or of those of a stack, each with its place in the stack."""
+    stem = tensor.name.removesuffix(".weight")
+    places: list[tuple[int | slice, str]] = [(slice(None), stem)]
+    if len(tensor.shape) == 3:
+        places = [(expert, expert_name(stem, expert)) for expert in range(tensor.shape[0])]
+    return [(place, changes[name]) for place, name in places if name in changes]
+
+
+def _merged(tensor: TensorInfo, raw: Bytes, changes: Mapping[str, LowRank]) -> Bytes:
+    """The bytes of a tensor and its changes, in the tensor's own type."""
     values = dequantize(raw, tensor.type, tensor.shape)
-    values += np.float32(change.scale) * (change.b @ change.a)
+    for place, change in _changes_of(tensor, changes):
+        if change.gains is not None:
+            values[place] *= 1 + change.gains[:, None]
+        values[place] += np.float32(change.scale) * (change.b @ change.a)
     with np.errstate(over="ignore"):
         stored = _stored(values, tensor.type)
     if not np.isfinite(dequantize(stored, tensor.type, tensor.shape)).all():

@@ -6,6 +6,7 @@ family of the model has the names of both.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -13,6 +14,7 @@ from heddle.doors import family_with
 from heddle.errors import UnsupportedModelError
 from heddle.weights.gguf import names as gguf_names
 from heddle.weights.huggingface import names as folder_names
+from heddle.weights.huggingface.experts import stacked_label
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,6 +25,13 @@ if TYPE_CHECKING:
     from heddle.weights.tensor_names import TensorNames
 
 _INTERLEAVED = "rope.interleaved"
+_EXPERT = re.compile(r".+\.experts\.(\d{1,9})\..+")
+_STACKS = re.compile(
+    r"(?:.+\.)?(layers\.\d{1,9}\.)(?:mlp|block_sparse_moe)\.experts(?:\.base_layer)*\.weight"
+)
+"""How PEFT names changes of the parameters of a module that has all experts of a layer."""
+STACKS = ".mlp.experts.weight"
+"""Ends the name of one of these stacks. Its shape tells which one it is."""
 _ENOUGH = 256
 """Matrices of an adapter by which its architecture is known."""
 
@@ -55,9 +64,23 @@ class Naming:
     has_made: bool = False
 
     def canonical(self, matrix: str) -> str | None:
-        """The canonical name of a matrix, with `.weight`; None if it has none."""
-        found = (table.canonical(matrix) for table in self.tables)
-        return next((name for name in found if name is not None), None)
+        """The canonical name of a matrix, with `.weight`; None if it has none.
+
+        For the matrix of one expert it is that of the stack.
+        """
+        label = stacked_label(matrix)
+        found = (table.canonical(label) for table in self.tables)
+        name = next((name for name in found if name is not None), None)
+        match = _STACKS.fullmatch(matrix)
+        if name is None and match is not None and not self.has_made:
+            return f"{match[1]}{STACKS.removeprefix('.')}"
+        return name
+
+
+def expert_of(matrix: str) -> int | None:
+    """The number of the expert in a matrix' name; None: it has none."""
+    match = _EXPERT.fullmatch(matrix)
+    return None if match is None else int(match[1])
 
 
 def naming_of_folder(adapter: Adapter, base: Checkpoint) -> Naming:

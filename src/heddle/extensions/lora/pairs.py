@@ -35,26 +35,37 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The two matrices of a change of one stored matrix.
+    """The two matrices of a change of one stored matrix, or those of a stack of experts.
 
     Attributes:
         matrix: name of the changed matrix in the adapter's format, with `.weight`.
-        a: (rank, columns).
-        b: (rows, rank).
+        a: (rank, columns), or (experts, rank, columns).
+        b: (rows, rank), or (experts, rows, rank).
+        magnitude: (rows,), the lengths of the changed matrix's rows (DoRA); None: any.
+        is_lookup: whether the matrix is a table, whose rows gain the columns of b @ a.
     """
 
     matrix: str
     a: Side
     b: Side
+    magnitude: Side | None = None
+    is_lookup: bool = False
 
     @property
     def rank(self) -> int:
         """Rows of `a`."""
-        return self.a.shape[0]
+        return self.a.shape[-2]
+
+    @property
+    def experts(self) -> int | None:
+        """The experts of a stack; None: one matrix."""
+        return self.a.shape[0] if len(self.a.shape) == 3 else None
 
 
 def pairs_of(sides: Iterable[tuple[str, str, Side]], path: Path) -> list[Pair]:
-    """The pairs of some sides, each with the name of its matrix, and "a" or "b".
+    """The pairs of some sides, each with the name of its matrix, and one of a few words.
+
+    They are "a", "b", and "magnitude"; or "table_a" and "table_b" of a table.
 
     Raises:
         ModelFileError: a side is alone or occurs twice, there is no side, or the shapes of a pair
@@ -79,8 +90,10 @@ def pairs_of(sides: Iterable[tuple[str, str, Side]], path: Path) -> list[Pair]:
 
 
 def _pair(matrix: str, both: dict[str, Side], path: Path) -> Pair:
-    if len(both) < 2:
-        ((which, side),) = both.items()
+    is_lookup = any(which.startswith("table_") for which in both)
+    both = {which.removeprefix("table_"): side for which, side in both.items()}
+    if not {"a", "b"} <= both.keys():
+        which, side = next(iter(both.items()))
         raise ModelFileError(
             f"{path}: tensor {side.label} has no lora_{'b' if which == 'a' else 'a'} beside it; the"
             " file is damaged, fetch it again",
@@ -88,22 +101,29 @@ def _pair(matrix: str, both: dict[str, Side], path: Path) -> Pair:
         )
     a, b = both["a"], both["b"]
     for side in (a, b):
-        if len(side.shape) != 2:
+        if len(side.shape) not in (2, 3):
             raise ModelFileError(
                 f"{path}: tensor {side.label} has shape {side.shape}; Heddle reads changes of"
-                " matrices, whose tensors have 2 dimensions",
+                " matrices, whose tensors have 2 dimensions, or 3 with experts",
                 field=side.label,
             )
-    if not 1 <= a.shape[0] <= MOST_RANK:
+    if not 1 <= a.shape[-2] <= MOST_RANK:
         raise ModelFileError(
-            f"{path}: tensor {a.label} has rank {a.shape[0]}; ranks from 1 to {MOST_RANK:,} are"
+            f"{path}: tensor {a.label} has rank {a.shape[-2]}; ranks from 1 to {MOST_RANK:,} are"
             " supported",
             field=a.label,
         )
-    if b.shape[1] != a.shape[0]:
+    if b.shape[-1] != a.shape[-2] or b.shape[:-2] != a.shape[:-2]:
         raise ModelFileError(
             f"{path}: tensor {a.label} has shape {a.shape} and {b.label} has shape {b.shape}; the"
             " columns of the second must be as many as the rows of the first",
             field=b.label,
         )
-    return Pair(matrix, a, b)
+    magnitude = both.get("magnitude")
+    if magnitude is not None and magnitude.shape != (b.shape[0],):
+        raise ModelFileError(
+            f"{path}: tensor {magnitude.label} has shape {magnitude.shape}; the {b.shape[-2]} rows"
+            f" of {b.label} need a number each",
+            field=magnitude.label,
+        )
+    return Pair(matrix, a, b, magnitude, is_lookup)

@@ -16,9 +16,11 @@ from heddle.extensions.lora.gguf_file import GGUFAdapter
 from heddle.extensions.lora.naming import naming_of_file, naming_of_folder
 from heddle.extensions.lora.peft_folder import WEIGHTS, PeftFolder, pickled
 from heddle.extensions.lora.peft_scales import CONFIG
+from heddle.extensions.lora.wholes import wholes_of
 from heddle.folders import user_path
 from heddle.hub_place import hub_place
 from heddle.weights.hub.names import parse
+from heddle.weights.low_rank import LowRank, Whole
 from heddle.weights.progress import Silent
 
 if TYPE_CHECKING:
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 
     from heddle.hub_place import HubPlace
     from heddle.weights.checkpoint import Checkpoint
-    from heddle.weights.low_rank import LowRank
+    from heddle.weights.low_rank import Change
 
 _log = logging.getLogger(__name__)
 
@@ -50,7 +52,7 @@ class AdapterFile:
         label: name for people: that of the folder, or of the file without its suffix.
     """
 
-    changes: Mapping[str, LowRank]
+    changes: Mapping[str, Change]
     digest: str
     nbytes: int
     rank: int
@@ -79,26 +81,34 @@ def read_adapter(
         else:
             naming = naming_of_folder(adapter, base)
         changes = fit(adapter.pairs, adapter.scale, naming, base)
+        changes |= wholes_of(adapter.wholes, changes, naming, base)
         adapter.check_unchanged()
-    if not any(one.b.any() and one.a.any() for one in changes.values()):
+    low_ranks = [one for one in changes.values() if isinstance(one, LowRank)]
+    has_wholes = len(low_ranks) < len(changes)
+    if not has_wholes and not any(one.b.any() and one.a.any() for one in low_ranks):
         _log.warning("%s changes nothing: its products are all 0", path)
     return AdapterFile(
         changes,
         digest_of(changes),
         nbytes_of(changes),
-        max(one.rank for one in changes.values()),
+        max((one.rank for one in low_ranks), default=0),
         path.name if path.is_dir() else path.stem,
     )
 
 
-def digest_of(changes: Mapping[str, LowRank]) -> str:
+def digest_of(changes: Mapping[str, Change]) -> str:
     """SHA-256 of names, types, shapes, scales and values of changes, in order of names."""
     found = hashlib.sha256()
     for name in sorted(changes):
         one = changes[name]
-        scale = float(one.scale).hex()
-        found.update(f"{name} {one.type.name} {one.a.shape} {one.b.shape} {scale}\n".encode())
-        for values in (one.a, one.b):
+        if isinstance(one, Whole):
+            arrays = [one.values]
+            found.update(f"{name} {one.type.name} {one.values.shape} whole\n".encode())
+        else:
+            arrays = [one.a, one.b] if one.gains is None else [one.a, one.b, one.gains]
+            scale = float(one.scale).hex()
+            found.update(f"{name} {one.type.name} {one.a.shape} {one.b.shape} {scale}\n".encode())
+        for values in arrays:
             found.update(np.ascontiguousarray(values, "<f4").data)
     return found.hexdigest()
 

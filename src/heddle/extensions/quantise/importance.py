@@ -64,7 +64,8 @@ class _MeasuringLoader(ReferenceLoader):
 
     def experts(self, name: str, count: int, out_features: int, in_features: int) -> ExpertStack:
         found = super().experts(name, count, out_features, in_features)
-        return _MeasuredStack(found.values, found.bias, self._new_sums(name, count, in_features))
+        sums = self._new_sums(name, count, in_features)
+        return _MeasuredStack(found.values, found.bias, sums=sums)
 
     def _new_sums(self, name: str, matrices: int, columns: int) -> InputSums:
         sums = InputSums(np.zeros((matrices, columns)), np.zeros(matrices, np.int64))

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from heddle.state import StateMemory
     from heddle.step import Binding, Chunk, StepPlan
     from heddle.token_rules import LogitEdit
-    from heddle.weights.low_rank import LowRank
+    from heddle.weights.low_rank import Change
 
     Float32 = NDArray[np.float32]
 
@@ -162,7 +162,7 @@ class ReferenceExecutor:
     def write_snapshot(self, snapshot: int, content: memoryview) -> None:
         self._states.write(snapshot, content)
 
-    def make_adapter(self, changes: Mapping[str, LowRank]) -> ReferenceAdapter:
+    def make_adapter(self, changes: Mapping[str, Change]) -> ReferenceAdapter:
         check_adaptable(changes, adaptable(self._forward))
         return ReferenceAdapter(changes)
 

@@ -22,7 +22,7 @@ from heddle.extensions.reference.kv_types import (
 )
 from heddle.models.ops import AttentionSpec, Batch
 from heddle.weights.checkpoint import claim, non_finite_weights
-from heddle.weights.low_rank import product_name
+from heddle.weights.low_rank import Whole, expert_name, product_name
 from heddle.weights.tensor_types import dequantize
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     )
     from heddle.step import AdapterUse, Sight
     from heddle.weights.checkpoint import Checkpoint
-    from heddle.weights.low_rank import LowRank
+    from heddle.weights.low_rank import Change
 
     Array = NDArray[Any]
     Float32 = NDArray[np.float32]
@@ -77,6 +77,7 @@ class ExpertStack:
 
     values: Float32
     bias: Float32 | None = None
+    name: str = ""
 
     @property
     def count(self) -> int:
@@ -99,7 +100,8 @@ class ExpertStack:
         return self.values.nbytes
 
     def __getitem__(self, expert: int) -> Weight:
-        return Weight(self.values[expert], None if self.bias is None else self.bias[expert])
+        bias = None if self.bias is None else self.bias[expert]
+        return Weight(self.values[expert], bias, expert_name(self.name, expert))
 
 
 class SequenceState(Protocol):
@@ -189,12 +191,15 @@ class SequenceChunk:
 class ReferenceAdapter:
     """Changes of matrices, by their names; see :class:`heddle.executor.Adapter`."""
 
-    changes: Mapping[str, LowRank]
+    changes: Mapping[str, Change]
 
     @property
     def bytes(self) -> int:
         """See :class:`heddle.executor.Adapter`."""
-        return sum(one.a.nbytes + one.b.nbytes for one in self.changes.values())
+        return sum(
+            one.values.nbytes if isinstance(one, Whole) else one.a.nbytes + one.b.nbytes
+            for one in self.changes.values()
+        )
 
 
 class ReferenceOps:
@@ -213,7 +218,15 @@ class ReferenceOps:
 
     def embed(self, table: Weight, indices: Array, first: int = 0) -> Array:
         rows = indices + first
-        found: Array = table.values[np.where(rows < table.out_features, rows, 0)]
+        rows = np.where(rows < table.out_features, rows, 0)
+        found: Array = table.values[rows]
+        for use in self._adapters:
+            change = use.adapter.changes.get(table.name)
+            if isinstance(change, Whole):
+                found = change.values[rows]
+            elif change is not None:
+                low = change.a.T[rows] * np.float32(use.factor * change.scale)
+                found = found + low @ change.b.T
         return found
 
     def embed_segments(self, table: Weight, tokens: Array, separator: int) -> Array:
@@ -242,9 +255,13 @@ class ReferenceOps:
             y = y + w.bias
         for use in self._adapters:
             change = use.adapter.changes.get(w.name)
-            if change is not None:
+            if isinstance(change, Whole):
+                y = x @ change.values.T
+            elif change is not None:
                 low = (x @ change.a.T) * np.float32(use.factor * change.scale)
                 y = y + low @ change.b.T
+                if change.gains is not None:
+                    y = y + (x @ w.values.T) * (np.float32(use.factor) * change.gains)
         return y
 
     def norm(self, x: Array, w: Weight, eps: float) -> Array:
@@ -746,10 +763,11 @@ class ReferenceLoader:
         bias = f"{name}.bias"
         biased = bias in self._checkpoint.tensors
         self.matmul_bytes += stack.nbytes
-        return ExpertStack(stack, self._tensor(bias, (count, out_features)) if biased else None)
+        biases = self._tensor(bias, (count, out_features)) if biased else None
+        return ExpertStack(stack, biases, name)
 
     def embedding(self, name: str, rows: int, width: int) -> Weight:
-        return Weight(self._tensor(f"{name}.weight", (rows, width)))
+        return Weight(self._tensor(f"{name}.weight", (rows, width)), name=name)
 
     def vector(self, name: str, width: int) -> Weight:
         return Weight(self._tensor(f"{name}.weight", (width,)))
