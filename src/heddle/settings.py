@@ -1,8 +1,8 @@
 """Settings as a user sees them (an option, a variable, a line of help), and readers of their text.
 
 The classes of `heddle.config`, and those of extensions, are made of settings. HEDDLE_* variables
-override defaults. The CLI or a library caller resolves settings once and passes them down. No other
-room reads the environment.
+override the values of a file, which override defaults. The CLI or a library caller resolves
+settings once and passes them down. No other room reads the environment.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import math
 import os
 from dataclasses import dataclass, field
 from functools import cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from heddle.defaults import SETTINGS, parsed
@@ -42,6 +43,7 @@ GROUPS = (
 )
 """The groups of settings, in the order of help pages. Each row of a setting names its group."""
 
+_NOTHING: Mapping[str, Given] = MappingProxyType({})
 _SWITCH_POSITIONS = dict.fromkeys(("on", "true", "yes", "1"), True) | dict.fromkeys(
     ("off", "false", "no", "0"), False
 )
@@ -57,6 +59,7 @@ def setting(default: Any, group: str, doc: str, *, secret: bool = False, **extra
         secret: whether the value is kept out of the text of the config.
         extra: `low` and `high`, the bounds; `choices`, all values; `size`, whether texts such as
             2G are numbers of bytes; `fixed`, whether requests that load models cannot change it;
+            `shared`, whether all models of a process share it (then it is fixed, too);
             `changes_answers`, whether answers depend on it, so that it is in their fingerprint.
     """
     return field(default=default, repr=not secret, metadata={"group": group, "doc": doc, **extra})
@@ -97,6 +100,8 @@ class Setting:
         group: one of GROUPS, by which help pages order the settings.
         doc: one line of help.
         is_fixed: whether only who starts the process can set it, and no request that loads a model.
+        is_shared: whether all models of a process share it.
+        is_secret: whether nobody may see its value.
     """
 
     name: str
@@ -107,6 +112,8 @@ class Setting:
     group: str
     doc: str
     is_fixed: bool
+    is_shared: bool = False
+    is_secret: bool = False
 
     def parse(self, text: str, source: str) -> object:
         """The value that `text` means.
@@ -187,6 +194,7 @@ def _describe_parameter(row: Parameter, group: str, values: Mapping[str, object]
 
 def _describe(item: dataclasses.Field[Any], default: Any) -> Setting:
     choices = item.metadata.get("choices")
+    shared = item.metadata.get("shared", False)
     kind = "NUMBER" if isinstance(default, int) else "TEXT"
     if isinstance(default, bool):
         kind = "SWITCH"
@@ -203,7 +211,9 @@ def _describe(item: dataclasses.Field[Any], default: Any) -> Setting:
         group=item.metadata["group"],
         doc=item.metadata["doc"],
         # A text without choices names a place of the machine, such as a folder.
-        is_fixed=item.metadata.get("fixed", kind in ("TEXT", "LIST") and not choices),
+        is_fixed=item.metadata.get("fixed", shared or (kind in ("TEXT", "LIST") and not choices)),
+        is_shared=shared,
+        is_secret=not item.repr,
     )
 
 
@@ -217,34 +227,64 @@ def _declared() -> tuple[type[Any], ...]:
     return tuple(refer(name) for one in extensions().values() for name in one.settings)
 
 
-def resolve(
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A value that somebody gave a setting.
+
+    Attributes:
+        value: the value.
+        source: where it was given: an option, a variable, a line of a file.
+    """
+
+    value: object
+    source: str
+
+
+def given(
     config: type[Config] | Config,
     options: Mapping[str, str | None],
     environ: Mapping[str, str] = os.environ,
-) -> Config:
-    """Resolve settings: an option wins over a HEDDLE_* variable, which wins over the default.
-
-    Defaults come from a class, or from the values of an instance. `options` holds option texts by
-    field name, None for an option that was not given. An empty variable counts as not set.
-
-    Raises:
-        ConfigError: a text has the wrong form or its value is out of range; the message names the
-            option or variable that the text came from.
-    """
-    values: dict[str, Any] = {}
-    sources: dict[str, str] = {}
+    filed: Mapping[str, Given] = _NOTHING,
+) -> dict[str, Given]:
+    """The settings to which somebody gave a value, by name. Arguments and errors: see `resolve`."""
+    found = {}
     for setting in settings(config):
         text, source = options.get(setting.name), setting.option
         if text is None:
             text, source = environ.get(setting.variable) or None, setting.variable
         if text is not None:
-            values[setting.name] = setting.parse(text, source)
-            sources[setting.name] = source
+            found[setting.name] = Given(setting.parse(text, source), source)
+        elif setting.name in filed:
+            found[setting.name] = filed[setting.name]
+    return found
+
+
+def resolve(
+    config: type[Config] | Config,
+    options: Mapping[str, str | None],
+    environ: Mapping[str, str] = os.environ,
+    filed: Mapping[str, Given] = _NOTHING,
+) -> Config:
+    """Resolve settings: an option wins over a HEDDLE_* variable, that over a file, that over the
+    default.
+
+    Defaults come from a class, or from the values of an instance. `options` holds option texts by
+    field name, None for an option that was not given. An empty variable counts as not set. `filed`
+    holds the values of a file by field name.
+
+    Raises:
+        ConfigError: a text has the wrong form or its value is out of range; the message names the
+            option, variable or line that it came from.
+    """
+    known = given(config, options, environ, filed)
     try:
-        return _changed(config() if isinstance(config, type) else config, values)
+        return _changed(
+            config() if isinstance(config, type) else config,
+            {name: one.value for name, one in known.items()},
+        )
     except ConfigError as error:
-        named = sources.get(error.param or "")  # None if the base has the value
-        said = f"{named}: {error.message}" if named else error.message
+        wrong = known.get(error.param or "")  # None if the base has the value
+        said = f"{wrong.source}: {error.message}" if wrong else error.message
         raise ConfigError(said, param=error.param) from None
 
 

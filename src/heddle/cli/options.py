@@ -3,15 +3,16 @@
 import functools
 import inspect
 from collections import Counter
-from collections.abc import Callable, Collection
-from dataclasses import is_dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, is_dataclass
 from typing import Annotated, Any, TypeVar
 
 import typer
 
-from heddle.config import DEFAULT_MODEL
+from heddle.cli import settings_file
+from heddle.config import DEFAULT_MODEL, EngineConfig, RegistryConfig, ServerConfig
 from heddle.errors import ConfigError
-from heddle.settings import GROUPS, Setting, resolve, settings
+from heddle.settings import GROUPS, Config, Given, Setting, given, resolve, settings
 from heddle.sizes import format_size
 
 R = TypeVar("R")
@@ -82,7 +83,56 @@ ServerModel = Annotated[
     str | None,
     typer.Option(metavar="NAME", help="Model of the server at URL; default: its first model."),
 ]
+ConfigFile = Annotated[
+    str | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        help="File with settings (HEDDLE_CONFIG).",
+        show_default="heddle.toml of the user's or the system's folder of settings",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What a command line says of settings: its options, and its file. A command may ask for it.
+
+    Attributes:
+        options: texts of options by name of setting.
+        file: what the file says.
+        named: the file that --config names.
+    """
+
+    options: Mapping[str, str | None]
+    named: str | None = None
+    own: Collection[Any] = ()
+    file: settings_file.SettingsFile = field(default_factory=settings_file.SettingsFile)
+
+    def read_again(self) -> "Sources":
+        """The same command line, with what its file says now.
+
+        Raises:
+            ConfigError: the file cannot be read, or is wrong.
+        """
+        known = [
+            one
+            for config in (EngineConfig, RegistryConfig, ServerConfig, *self.own)
+            for one in settings(config)
+        ]
+        of_models = [one for one in settings(EngineConfig) if not one.is_shared]
+        file = settings_file.read(settings_file.find(self.named), known, of_models)
+        return Sources(self.options, self.named, self.own, file)
+
+    def resolve(self, config: Config, model: settings_file.FiledModel | None = None) -> Config:
+        """The settings of a config, or of a model of the file. Raises as `settings.resolve`."""
+        filed = {**self.file.settings, **(model.settings if model else {})}
+        return resolve(config, self.options, filed=filed)
+
+    def given(self, config: Any) -> dict[str, Given]:
+        """The settings of a class to which somebody gave a value."""
+        return given(config, self.options, filed=self.file.settings)
 
 
 def with_settings(command: Callable[..., R]) -> Callable[..., R]:
@@ -91,7 +141,8 @@ def with_settings(command: Callable[..., R]) -> Callable[..., R]:
     If the parameter has a default, its values are the defaults of the settings. A setting gets no
     option if the command has a parameter of its name. The command gets the resolved config.
     Options are texts that `settings.resolve` parses, so an option and its environment variable
-    accept the same texts and give the same errors.
+    accept the same texts and give the same errors. The command also gets the option --config. A
+    parameter annotated with :class:`Sources` gets what the command line says of settings.
     """
     return with_groups(*GROUPS)(command)
 
@@ -99,7 +150,7 @@ def with_settings(command: Callable[..., R]) -> Callable[..., R]:
 def with_groups(*groups: str) -> Callable[[Callable[..., R]], Callable[..., R]]:
     """Like :func:`with_settings`, but only settings of these groups become options.
 
-    The others have their defaults, or the values of their variables.
+    The others have their defaults, or the values of their variables or of the file.
     """
     return lambda command: _with_groups(command, groups)
 
@@ -108,32 +159,41 @@ def _with_groups(command: Callable[..., R], groups: Collection[str]) -> Callable
     signature = inspect.signature(command)
     own = signature.parameters
     configs: dict[str, Any] = {}
-    texts_of: dict[str, list[str]] = {}
+    texts_of: list[str] = []
     parameters: list[inspect.Parameter] = []
-    for parameter in signature.parameters.values():
+    for parameter in own.values():
         is_config = is_dataclass(parameter.annotation)  # a name, or mypy narrows the type
+        if parameter.annotation is Sources:
+            continue
         if is_config:
-            given = parameter.default is not parameter.empty
-            base = parameter.default if given else parameter.annotation()
+            has_values = parameter.default is not parameter.empty
+            base = parameter.default if has_values else parameter.annotation()
             configs[parameter.name] = base
             shown = [
                 each for each in settings(base) if each.group in groups and each.name not in own
             ]
-            texts_of[parameter.name] = [each.name for each in shown]
+            texts_of += [each.name for each in shown]
             parameters += map(_option, shown)
         else:
             parameters.append(parameter)
     _check_names(parameters)
+    asking = [one.name for one in own.values() if one.annotation is Sources]
+    parameters.append(_FILE)
 
     @functools.wraps(command)
-    def run(**given: Any) -> R:
-        resolved = {}
-        for name, config in configs.items():
-            resolved[name] = resolve(config, {one: _text(given.pop(one)) for one in texts_of[name]})
-        return command(**given, **resolved)
+    def run(**values: Any) -> R:
+        options = {name: _text(values.pop(name)) for name in texts_of}
+        sources = Sources(options, values.pop(_FILE.name), [*configs.values()]).read_again()
+        values |= {name: sources.resolve(config) for name, config in configs.items()}
+        return command(**values, **dict.fromkeys(asking, sources))
 
     run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return run
+
+
+_FILE = inspect.Parameter(
+    "settings_file", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=ConfigFile
+)
 
 
 def _check_names(parameters: Collection[inspect.Parameter]) -> None:
@@ -166,10 +226,10 @@ def numbers(option: str, text: str, least: int) -> list[int]:
     return [int(part) for part in parts]
 
 
-def _text(given: str | bool | list[str] | None) -> str | None:
-    if isinstance(given, list):
-        return ",".join(given)
-    return None if given is None else str(given)
+def _text(value: str | bool | list[str] | None) -> str | None:
+    if isinstance(value, list):
+        return ",".join(value)
+    return None if value is None else str(value)
 
 
 def _option(setting: Setting) -> inspect.Parameter:

@@ -3,13 +3,15 @@
 import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from heddle.cli.newcomer import chosen
-from heddle.cli.options import MODEL_HELP, with_settings
+from heddle.cli.options import MODEL_HELP, Sources, with_settings
+from heddle.cli.settings_file import NAME, FiledModel
 from heddle.config import DEFAULT_MODEL, EngineConfig, RegistryConfig, ServerConfig
 from heddle.errors import ConfigError
 from heddle.sizes import counted
@@ -45,6 +47,7 @@ def serve(
     server: ServerConfig,
     registry: RegistryConfig,
     engine: EngineConfig,
+    sources: Sources,
 ) -> None:
     """Serve models over HTTP, with OpenAI's API and those of extensions."""
     from heddle.cli.logs import logging_to_stderr
@@ -64,15 +67,24 @@ def serve(
                 " may use the server; set --api-key-file, or --host 127.0.0.1",
                 server.host,
             )
+        _warn_of_files(sources)
         with frozen_start():
             from heddle.hosting.registry import Registry
             from heddle.weights.progress import on_console
 
             loaded = stack.enter_context(Registry(registry, engine, progress=on_console()))
-            if not (models or registry.models_dir):
-                models = [chosen(None)]
-            added = [loaded.add(model) for model in models or ()]
-            _set_default(loaded, default)
+            served = _served(models, sources)
+            if not (served or registry.models_dir):
+                served = [FiledModel(chosen(None))]
+            added = [
+                loaded.add(
+                    one.source,
+                    name=one.name,
+                    config=sources.resolve(engine, one) if one.settings else None,
+                )
+                for one in served
+            ]
+            _set_default(loaded, default or sources.file.default)
             on_demand = [loaded.default] if loaded.default else []
             app = _load(loaded, on_demand if registry.autoload else added, server)
         loaded.check_libraries()
@@ -82,6 +94,23 @@ def serve(
 
         place = _place(app, address)
         run(app, loaded, server, listener, on_ready=lambda: _announce(loaded, server, place))
+
+
+def _served(named: Sequence[str] | None, sources: Sources) -> Sequence[FiledModel]:
+    """The models that the command line names, else those of the file.
+
+    A name on the command line may be that of a table in the file.
+    """
+    tables = {one.name: one for one in sources.file.models}
+    return [tables.get(one) or FiledModel(one) for one in named or ()] or sources.file.models
+
+
+def _warn_of_files(sources: Sources) -> None:
+    log, file = logging.getLogger("heddle"), sources.file
+    if file.shows_secrets:
+        log.warning("other users can read the keys in %s; run chmod 600 %s", file.path, file.path)
+    if file.path is None and Path(NAME).is_file():
+        log.warning("%s of this folder is not read; --config %s reads it", NAME, NAME)
 
 
 def _load(registry: "Registry", names: Sequence[str], config: ServerConfig) -> "FastAPI":
@@ -110,7 +139,7 @@ def _set_default(registry: "Registry", name: str | None) -> None:
         return
     if name not in registry:
         known = ", ".join(registry.names)
-        raise ConfigError(f"--default: {name!r} is not one of the models: {known}", param="default")
+        raise ConfigError(f"default: {name!r} is not one of the models: {known}", param="default")
     registry.default = name
 
 

@@ -14,6 +14,7 @@ class EngramSettings(EngineSettings):
         (),
         "requests",
         "engram tables that requests may name, each NAME=PATH, separated by commas; repeatable",
+        shared=True,
         changes_answers=True,
     )
     engram_alpha: float = setting(
@@ -22,7 +23,7 @@ class EngramSettings(EngineSettings):
         "strength of engram tables in requests without `engram_alpha`",
         low=0,
         high=100,
-        fixed=True,
+        shared=True,
         changes_answers=True,
     )
     engram_unchecked: bool = setting(
@@ -30,5 +31,5 @@ class EngramSettings(EngineSettings):
         "requests",
         "take engram tables of version 1, which do not say for which vocabulary they were built; by"
         " default they are refused",
-        fixed=True,
+        shared=True,
     )

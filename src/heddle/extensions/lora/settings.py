@@ -15,7 +15,7 @@ class LoraSettings(EngineSettings):
         "model",
         "adapters (LoRA) that requests may name, each NAME=PATH or NAME=ORG/REPO, separated by"
         " commas; repeatable",
-        fixed=True,
+        shared=True,
     )
     lora_memory: int = setting(
         1024**3,
@@ -24,7 +24,7 @@ class LoraSettings(EngineSettings):
         " and loaded again when a request names them",
         low=1,
         size=True,
-        fixed=True,
+        shared=True,
     )
     lora_type: str = setting(
         "stored",
