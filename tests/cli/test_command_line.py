@@ -60,7 +60,7 @@ def heddle(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str
 def test_help_lists_the_commands() -> None:
     done = heddle("--help")
     assert done.returncode == 0
-    for command in ("serve", "chat", "pull", "inspect", "list", "rm"):
+    for command in ("serve", "chat", "pull", "inspect", "list", "rm", "config"):
         assert re.search(rf"\b{command}\b", done.stdout)
 
 
@@ -129,7 +129,7 @@ def test_a_conversation_has_no_settings_of_servers() -> None:
 COMMANDS = [
     [],
     *([name] for name in ("serve", "chat", "pull", "inspect", "suggest", "quantize", "imatrix")),
-    *([name] for name in ("list", "rm", "bench", "engram", "top")),
+    *([name] for name in ("config", "list", "rm", "bench", "engram", "top")),
     *(["bench", name] for name in ("speed", "prefix", "load", "stress")),
     *(["engram", name] for name in ("build", "inspect", "merge", "prune")),
 ]

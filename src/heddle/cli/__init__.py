@@ -36,6 +36,7 @@ _COMMANDS = {
     "inspect": "heddle.cli.inspect:inspect",
     "list": "heddle.cli.cached:list_models",
     "rm": "heddle.cli.cached:remove",
+    "config": "heddle.cli.config:config",
 }
 """The function of each command that is no extension's, as `refer` reads it."""
 
