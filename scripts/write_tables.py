@@ -118,13 +118,22 @@ def _settings() -> Iterator[str]:
     for group in GROUPS:
         if own := [one for one in rows if one.group == group]:
             yield from (f"## {group.capitalize()}", "")
-            yield from ("| option | default | what it does | extension |", "|---|---|---|---|")
+            yield from (
+                "| option | default | what it does | extension | SIGHUP |",
+                "|---|---|---|---|---|",
+            )
             for one in own:
                 extension = f"`{brought[one.name]}`" if one.name in brought else ""
                 option = (
                     one.option.replace("--", "--[no-]", 1) if one.kind == "SWITCH" else one.option
                 )
-                yield _cells(f"`{option}`", _default_of(one), one.doc, extension)
+                yield _cells(
+                    f"`{option}`",
+                    _default_of(one),
+                    one.doc,
+                    extension,
+                    "yes" if one.is_live else "",
+                )
             yield ""
 
 

@@ -60,6 +60,7 @@ def setting(default: Any, group: str, doc: str, *, secret: bool = False, **extra
         extra: `low` and `high`, the bounds; `choices`, all values; `size`, whether texts such as
             2G are numbers of bytes; `fixed`, whether requests that load models cannot change it;
             `shared`, whether all models of a process share it (then it is fixed, too);
+            `live`, whether a running server can change it;
             `changes_answers`, whether answers depend on it, so that it is in their fingerprint.
     """
     return field(default=default, repr=not secret, metadata={"group": group, "doc": doc, **extra})
@@ -102,6 +103,7 @@ class Setting:
         is_fixed: whether only who starts the process can set it, and no request that loads a model.
         is_shared: whether all models of a process share it.
         is_secret: whether nobody may see its value.
+        is_live: whether a running server can change it, without a restart.
     """
 
     name: str
@@ -114,6 +116,7 @@ class Setting:
     is_fixed: bool
     is_shared: bool = False
     is_secret: bool = False
+    is_live: bool = False
 
     def parse(self, text: str, source: str) -> object:
         """The value that `text` means.
@@ -214,6 +217,7 @@ def _describe(item: dataclasses.Field[Any], default: Any) -> Setting:
         is_fixed=item.metadata.get("fixed", shared or (kind in ("TEXT", "LIST") and not choices)),
         is_shared=shared,
         is_secret=not item.repr,
+        is_live=item.metadata.get("live", False),
     )
 
 

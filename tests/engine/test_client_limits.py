@@ -12,7 +12,14 @@ from heddle.config import EngineConfig
 from heddle.engine.requests import admission
 from heddle.engine.requests.admission import ClientLimits
 from heddle.engine.streaming.blocking import Collector
-from heddle.errors import ClientLimitError, ContextLengthError, QueueTimeoutError
+from heddle.errors import (
+    ClientLimitError,
+    ConfigError,
+    ContextLengthError,
+    InvalidRequestError,
+    OverloadedError,
+    QueueTimeoutError,
+)
 from heddle.outputs import FinishReason
 from heddle.sampling_params import SamplingParams
 from heddle.scheduler.sequence import Sequence
@@ -181,3 +188,45 @@ def test_a_request_that_waits_too_long_never_runs(
     assert engine.snapshot().finished[FinishReason.LENGTH] == 2
     assert engine.snapshot().computed_prompt_tokens < 10, "the late request was computed"
     assert not engine.thread._loop.patience.waiting
+
+
+def test_a_running_engine_gets_other_limits(start, executor: FakeExecutor) -> None:
+    """They count what ran before, hold for what comes, and end nothing that runs or waits."""
+    engine = start(slots=1, queue=3, queue_timeout=3600)
+    executor.gate.clear()
+    first = submit(engine, "a", 3)
+    second = submit(engine, "a", 3)
+    engine.change_limits(client_requests=2, queue=1, queue_timeout=0, min_priority=1)
+    assert engine.config.queue == 1
+    with pytest.raises(InvalidRequestError, match=r"at least 1 \(min_priority\), got 0"):
+        submit(engine, "b", 1)
+    engine.change_limits(min_priority=0)
+    with pytest.raises(ClientLimitError, match="2 requests and sends 1 more; 2 may run"):
+        submit(engine, "a", 1)
+    submit(engine, "b", 1)  # a client without requests has further places
+    with pytest.raises(OverloadedError, match="slots and queue hold 2"):
+        submit(engine, "b", 1)
+    executor.gate.set()
+    assert [one.wait().finish for one in (first, second)] == [FinishReason.LENGTH] * 2
+    submit(engine, "a", 1).wait()
+    engine.change_limits(max_prompt_tokens=3)
+    with pytest.raises(ContextLengthError, match="at most 3"):
+        submit(engine, "a", 1)
+    with pytest.raises(ConfigError, match="queue must be at least 0"):
+        engine.change_limits(queue=-1)
+    assert engine.config.queue == 1
+
+
+def test_another_limit_of_tokens_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(admission, "monotonic", lambda: now[0])
+    admits = ClientLimits(EngineConfig())
+    admits.begin([sequence("a", prompt=500)])  # without a limit
+    admits.change(EngineConfig(client_tokens=60))
+    admits.check([sequence("a")])
+    admits.begin([sequence("a", prompt=90)])
+    with pytest.raises(ClientLimitError, match="in 31 s"):
+        admits.check([sequence("a")])
+    admits.change(EngineConfig(client_tokens=60, client_requests=9))
+    with pytest.raises(ClientLimitError, match="in 31 s"):
+        admits.check([sequence("a")])

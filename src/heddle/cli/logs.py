@@ -19,7 +19,7 @@ from heddle.server.http.access_log import STARTS
 from heddle.sizes import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 _MOST_LINES = 10_000
 """Most lines that wait for the thread. Further lines are dropped and counted."""
@@ -90,8 +90,8 @@ def _notice(dropped: int) -> logging.LogRecord:
 
 
 @contextmanager
-def logging_to_stderr(level: str, form: str, *, verbose: bool) -> Iterator[None]:
-    """Write logs to standard error while the block runs.
+def logging_to_stderr(level: str, form: str, *, verbose: bool) -> Iterator[Callable[[str], None]]:
+    """Write logs to standard error while the block runs. Yields a function that changes the level.
 
     Args:
         level: lowest level of Heddle's lines: debug, info, warning or error. Lines of libraries
@@ -104,15 +104,18 @@ def logging_to_stderr(level: str, form: str, *, verbose: bool) -> Iterator[None]
     target.setFormatter(JsonFormatter() if form == "json" else text)
     handler = BackgroundHandler(target)
     root, own, starts = logging.getLogger(), logging.getLogger("heddle"), logging.getLogger(STARTS)
-    chosen = logging.getLevelNamesMapping()[level.upper()]
-    if own.level == logging.DEBUG:
-        chosen = logging.DEBUG
-    own.setLevel(min(chosen, logging.INFO) if verbose else chosen)
-    starts.setLevel(logging.WARNING if verbose and chosen > logging.INFO else logging.NOTSET)
+    stays = own.level == logging.DEBUG
+
+    def choose(level: str) -> None:
+        chosen = logging.DEBUG if stays else logging.getLevelNamesMapping()[level.upper()]
+        own.setLevel(min(chosen, logging.INFO) if verbose else chosen)
+        starts.setLevel(logging.WARNING if verbose and chosen > logging.INFO else logging.NOTSET)
+
+    choose(level)
     root.setLevel(logging.WARNING)
     root.addHandler(handler)
     try:
-        yield
+        yield choose
     finally:
         root.removeHandler(handler)
         handler.close()

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from heddle.engine import Engine
     from heddle.hosting.registry import Registry
+    from heddle.server.http.keys import Keys
 
 Models = Annotated[
     list[str] | None,
@@ -53,20 +54,16 @@ def serve(
     from heddle.cli.logs import logging_to_stderr
     from heddle.process_memory import frozen_start
     from heddle.server.http.keys import keys_of
-    from heddle.server.http.listener import bind, is_loopback, url
+    from heddle.server.http.listener import bind, url
     from heddle.server.http.tls import tls_of
 
     tls_of(server)  # report bad files before loading a model
     keys = keys_of(server)
     with ExitStack() as stack:
-        stack.enter_context(logging_to_stderr(server.log_level, server.log_format, verbose=verbose))
+        logs = logging_to_stderr(server.log_level, server.log_format, verbose=verbose)
+        set_level = stack.enter_context(logs)
         listener = stack.enter_context(bind(server))
-        if keys.admits_all and not is_loopback(server.host):
-            logging.getLogger("heddle").warning(
-                "%s is reachable from other machines, and without API keys everyone who reaches it"
-                " may use the server; set --api-key-file, or --host 127.0.0.1",
-                server.host,
-            )
+        _warn_if_open(keys, server.host)
         _warn_of_files(sources)
         with frozen_start():
             from heddle.hosting.registry import Registry
@@ -90,8 +87,16 @@ def serve(
         loaded.check_libraries()
         address = url(listener, server)
 
+        from heddle.cli.reload import Changeable, Reload, reload_at_hangup
+        from heddle.server.app import use_keys
         from heddle.server.http.process import serve as run
 
+        def change_keys(keys: "Keys") -> None:
+            use_keys(app, keys)
+            _warn_if_open(keys, server.host)
+
+        reload = Reload(Changeable(loaded, change_keys, set_level), sources)
+        stack.enter_context(reload_at_hangup(reload))
         place = _place(app, address)
         run(app, loaded, server, listener, on_ready=lambda: _announce(loaded, server, place))
 
@@ -103,6 +108,17 @@ def _served(named: Sequence[str] | None, sources: Sources) -> Sequence[FiledMode
     """
     tables = {one.name: one for one in sources.file.models}
     return [tables.get(one) or FiledModel(one) for one in named or ()] or sources.file.models
+
+
+def _warn_if_open(keys: "Keys", host: str) -> None:
+    from heddle.server.http.listener import is_loopback
+
+    if keys.admits_all and not is_loopback(host):
+        logging.getLogger("heddle").warning(
+            "%s is reachable from other machines, and without API keys everyone who reaches it"
+            " may use the server; set --api-key-file, or --host 127.0.0.1",
+            host,
+        )
 
 
 def _warn_of_files(sources: Sources) -> None:

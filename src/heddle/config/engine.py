@@ -43,7 +43,7 @@ class EngineConfig(HubConfig, Extended):
 
     slots: int = setting(8, "scheduling", "most requests that run at once", low=1, high=1024)
     queue: int = setting(
-        64, "scheduling", "most requests that wait for a slot", low=0, high=100_000
+        64, "scheduling", "most requests that wait for a slot", low=0, high=100_000, live=True
     )
     queue_timeout: int = setting(
         0,
@@ -51,9 +51,10 @@ class EngineConfig(HubConfig, Extended):
         "longest time, in s, that a request waits for its first slot; then 503; 0 = no limit",
         low=0,
         high=86_400,
+        live=True,
     )
     max_prompt_tokens: int = setting(
-        0, "requests", "most tokens of a prompt; 0 = as many as the context holds", low=0
+        0, "requests", "most tokens of a prompt; 0 = as many as the context holds", low=0, live=True
     )
     max_output_tokens: int = setting(
         0,
@@ -67,6 +68,7 @@ class EngineConfig(HubConfig, Extended):
         "lowest `priority` of requests from clients of a server; lower numbers run earlier",
         low=-(2**31) + 1,
         high=2**31 - 1,
+        live=True,
     )
     client_requests: int = setting(
         0,
@@ -74,12 +76,14 @@ class EngineConfig(HubConfig, Extended):
         "most requests of one client (API key, else address) that run or wait at once; each choice"
         " counts; 0 = no limit",
         low=0,
+        live=True,
     )
     client_tokens: int = setting(
         0,
         "scheduling",
         "tokens per minute, prompt and output, that one client may use; 0 = no limit",
         low=0,
+        live=True,
     )
     batch_tokens: int = setting(
         512, "scheduling", "most tokens computed in one step", low=1, high=65_536

@@ -85,6 +85,7 @@ class ServerConfig(Extended):
         "logging",
         "lowest level of lines in the log; info = also the start and the end of each request",
         choices=("debug", "info", "warning", "error"),
+        live=True,
     )
     log_format: str = setting(
         "text",
@@ -99,15 +100,17 @@ class ServerConfig(Extended):
         "API keys, separated by commas, each KEY or `NAME: KEY`; each request must send a key;"
         " repeatable",
         secret=True,
+        live=True,
     )
-    api_key_file: str = setting("", "keys", "file with API keys, one per line")
+    api_key_file: str = setting("", "keys", "file with API keys, one per line", live=True)
     admin_key: tuple[str, ...] = setting(
         (),
         "keys",
         "keys, as in --api-key, for routes that load and unload models or change the prefix cache",
         secret=True,
+        live=True,
     )
-    admin_key_file: str = setting("", "keys", "file with admin keys, one per line")
+    admin_key_file: str = setting("", "keys", "file with admin keys, one per line", live=True)
     prefix_cache_per_key: bool = setting(
         False, "keys", "share prefixes only between requests with the same API key"
     )

@@ -485,6 +485,19 @@ class Engine(Closing):
         self.thread.set_batch_window(microseconds)
         self.config = config
 
+    def change_limits(self, **limits: int) -> None:
+        """Change settings that are `live`, for requests that come from now on.
+
+        Any thread may call this.
+
+        Raises:
+            ConfigError: a setting does not take this value.
+            EngineClosedError, ModelPoisonedError: the engine is no longer running.
+        """
+        config = replace(self.config, **limits)  # type: ignore[arg-type]  # settings by name
+        self.thread.change_limits(config)
+        self.config = config
+
     def close(self, *, drain: bool = False) -> None:
         """Accept no more requests, end the running ones, free the model. Idempotent.
 

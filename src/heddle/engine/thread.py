@@ -55,6 +55,7 @@ class EngineThread:
         observe: calls an observer from now on; see `Delivery.observe`.
         accept: queues requests; see `Admission.accept`.
         go_on: queues the requests of an engine that has failed; see `Admission.go_on`.
+        change_limits: changes limits of the queue and of clients; see `Admission.change_limits`.
         check_length: raises ContextLengthError if a prompt is too long; see `Room.check_length`.
         longest: most tokens of a request, prompt and output.
         rescues: leaves requests to another engine, as those of this one; see `EngineLoop.rescues`.
@@ -70,6 +71,7 @@ class EngineThread:
         self.wake = loop.wakeup.notify
         self.observe = loop.delivery.observe
         self.accept, self.go_on = loop.admission.accept, loop.admission.go_on
+        self.change_limits = loop.admission.change_limits
         self.check_length, self.longest = loop.scheduler.check_length, loop.scheduler.longest
         self.rescues = loop.rescues
         # A daemon thread, so that a program can end without closing its engine.

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from heddle.closing import Closing
@@ -310,6 +311,22 @@ class Registry(Closing):
             entry = self._entries.named(name)
             entry.check_reloadable(config)
             return self._loads.begin_again(entry, config)
+
+    def change_limits(self, name: str | None, **limits: int) -> None:
+        """Change settings of a model that are `live`. None: of models that are loaded later.
+
+        Raises as `Engine.change_limits`, and ModelNotFoundError.
+        """
+        with self._entries.lock:
+            if name is None:
+                self.engine_config = replace(self.engine_config, **limits)  # type: ignore[arg-type]
+                self._entries.config = self.engine_config
+                return
+            entry = self._entries.named(name)
+            entry.config = replace(entry.config, **limits)  # type: ignore[arg-type]
+            engine = entry.engine
+        if engine is not None:
+            engine.change_limits(**limits)
 
     def settings_of(self, name: str) -> EngineConfig:
         """The settings of a model.

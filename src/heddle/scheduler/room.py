@@ -37,10 +37,14 @@ class Room:
 
     def __init__(self, slots: int, queue: int, context: int, pages: int) -> None:
         self._slots = slots
-        self._most_requests = slots + queue
+        self.set_queue(queue)
         self.capacity = min(context, pages)
         self._holder = "context" if context <= pages else "KV cache"
         self.rate = Rate()
+
+    def set_queue(self, queue: int) -> None:
+        """Change how many sequences may wait."""
+        self._most_requests = self._slots + queue
 
     def check(self, sequences: Many[Sequence], queue: Queue, live: Iterable[Sequence]) -> None:
         """Check that all of `sequences`, from one client, fit beside those in `live`.

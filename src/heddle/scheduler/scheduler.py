@@ -98,6 +98,7 @@ class Scheduler:
         slots: the sequence that holds each slot; None if the slot is free. Any thread may read it.
         check_length: see `Room.check_length`. Any thread may call it.
         queue: the waiting sequences.
+        set_queue: changes how many sequences may wait.
         admission: moves sequences between the queue and the slots.
         prefixes: cached prefixes of the sequences in slots.
         computed_prompt_tokens: prompt tokens that steps have computed, including tokens that
@@ -127,6 +128,7 @@ class Scheduler:
         rows = min(most_rows(slots), batch_tokens)
         self._guesses = Guesses(speculator, cache.pages, rows) if speculator is not None else None
         self._live: dict[int, Sequence] = {}  # not ended
+        self.set_queue = self._room.set_queue
         self.queue = Queue()
         self._slots = Slots(slots)
         self.slots: Many[Sequence | None] = self._slots.holders

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from heddle.hosting.registry import Registry
     from heddle.server.generate.api import Api
     from heddle.server.http.edge import Reader
+    from heddle.server.http.keys import Keys
 
 
 def apis() -> list[Api]:
@@ -86,6 +87,13 @@ def create_app(registry: Registry, config: ServerConfig | None = None) -> FastAP
     for router, _ in routers:
         app.include_router(router)
     return app
+
+
+def use_keys(app: FastAPI, keys: Keys) -> None:
+    """Let the application know these keys from now on, and no others. Any thread may call this."""
+    app.state.access.use(keys)
+    if isinstance(app, Application):
+        app.use(keys)
 
 
 def _readers(config: ServerConfig) -> list[Reader]:

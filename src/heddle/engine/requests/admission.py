@@ -147,17 +147,22 @@ class Admission:
                 if getattr(sequence.params, "speculation", None) is not None:
                     self._speculator.check(sequence)
             self._memory.check()
-            if self._limits.are_set:
-                self._limits.check(sequences)
+            self._limits.check(sequences)
             self._scheduler.add(*sequences)
-            if self._limits.are_set:
-                self._limits.begin(sequences)
+            self._limits.begin(sequences)
             for request in requests:
                 request.cancels = self._cancels
                 self._delivery.requests[request.sequence.id] = request
             self._patience.begin(requests)
             self.accepted += len(requests)
             self._wakeup.notify()
+
+    def change_limits(self, config: EngineConfig) -> None:
+        """Use other limits of the queue and of clients, for requests that come from now on."""
+        with self._gate.accepting():
+            self._scheduler.set_queue(config.queue)
+            self._patience.change(config.queue_timeout)
+            self._limits.change(config)
 
     def go_on(
         self,
@@ -188,8 +193,7 @@ class Admission:
                     self._delivery.cancelled.append((request, error))
                 if not request.first_step_at:
                     self._patience.begin([request])
-            if self._limits.are_set:
-                self._limits.begin([request.sequence for request in requests])
+            self._limits.begin([request.sequence for request in requests])
             self._wakeup.notify()
 
 
@@ -235,18 +239,24 @@ class ClientLimits:
     most those of a minute. A client that has used more must wait until its balance is positive. So
     a request is never too large for its client, and its output need not be known.
 
-    Requests without a client, as from a program that uses the library, have no limits.
-
-    Attributes:
-        are_set: whether there are limits.
+    Requests without a client, as from a program that uses the library, have no limits. Requests
+    count also without limits, because limits may come while they run.
     """
 
     def __init__(self, config: EngineConfig) -> None:
         self._most_requests = config.client_requests
         self._most_tokens = config.client_tokens
-        self.are_set = bool(config.client_requests or config.client_tokens)
         self._lock = threading.Lock()
         self._clients: OrderedDict[Hashable, _Client] = OrderedDict()  # `_forget` looks in order
+
+    def change(self, config: EngineConfig) -> None:
+        """Use the limits of other settings. If the tokens change, all clients begin anew."""
+        with self._lock:
+            if config.client_tokens != self._most_tokens:
+                for known in self._clients.values():
+                    known.tokens, known.at = float(config.client_tokens), monotonic()
+            self._most_requests = config.client_requests
+            self._most_tokens = config.client_tokens
 
     def check(self, sequences: Many[Sequence]) -> None:
         """Check that new sequences of one client can begin now.
@@ -283,7 +293,7 @@ class ClientLimits:
         self._count(sequence, -1, sequence.output_tokens)
 
     def _count(self, sequence: Sequence, requests: int, tokens: int) -> None:
-        if sequence.client is None or not self.are_set:
+        if sequence.client is None:
             return
         with self._lock:
             known = self._refilled(sequence.client)

@@ -26,6 +26,12 @@ class Patience:
         self.seconds = seconds
         self.waiting: deque[Request] = deque()
 
+    def change(self, seconds: float) -> None:
+        """Change the longest wait."""
+        self.seconds = seconds
+        if not seconds:
+            self.waiting.clear()
+
     def begin(self, requests: Iterable[Request]) -> None:
         """The requests wait from now on."""
         if self.seconds:

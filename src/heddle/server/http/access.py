@@ -64,9 +64,15 @@ class Access:
 
     def __init__(self, keys: Keys, host: str) -> None:
         """`host` is the address that the server listens on."""
+        self._is_loopback = is_loopback(host)
+        self.use(keys)
+
+    def use(self, keys: Keys) -> None:
+        """Know these keys from now on. Any thread may call this."""
+        self._admits_local_admins = False  # also while the keys change
         self._keys = keys
-        self._admits_local_admins = keys.admits_all and not keys.has_admin and is_loopback(host)
         self.looks = not keys.admits_all or keys.has_admin
+        self._admits_local_admins = self._is_loopback and not self.looks
 
     def key_of(self, headers: Iterable[tuple[bytes, bytes]]) -> Key | None:
         """The key of a request with these headers; None without one, if the server needs none.

@@ -76,10 +76,16 @@ class Application(FastAPI):
         self._admin = admin
         self._keys = keys
 
+    def use(self, keys: Keys) -> None:
+        """Describe a server with these keys from now on."""
+        self._keys = keys
+        self.openapi_schema = None
+
     def openapi(self) -> Json:
         """The OpenAPI description. The first call makes it."""
-        if self.openapi_schema is None:
-            description = super().openapi()
+        known = self.openapi_schema  # another thread may drop it
+        if known is None:
+            known = description = super().openapi()
             _complete(
                 description,
                 self._models(),
@@ -88,8 +94,7 @@ class Application(FastAPI):
                 self._admin,
                 self._keys,
             )
-        assert self.openapi_schema is not None
-        return self.openapi_schema
+        return known
 
 
 def _complete(

@@ -58,6 +58,11 @@ class Keys:
         self._all = [*ordinary, *(Key.parse(text, is_admin=True) for text in admin)]
 
     @property
+    def count(self) -> int:
+        """How many keys there are, admin keys included."""
+        return len(self._all)
+
+    @property
     def has_admin(self) -> bool:
         """Whether the server has an admin key."""
         return any(key.is_admin for key in self._all)
