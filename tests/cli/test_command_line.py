@@ -326,14 +326,18 @@ def test_interrupting_is_no_error(
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_no_command_prints_the_help_and_nothing_else() -> None:
+def test_no_command_shows_three_to_begin_with() -> None:
     done = heddle()
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("Usage: heddle")
+    assert (done.returncode, done.stderr) == (0, "")
+    page, _, end = done.stdout.partition("\n\n")
+    assert re.findall(r"^heddle (\w+)", page, re.MULTILINE) == ["chat", "serve", "pull"]
+    assert max(map(len, page.splitlines())) <= 100
+    assert IS_CORE_ALONE or "heddle suggest names better ones for this machine. " in end
+    assert end.endswith("heddle --help lists all commands.\n")
 
 
 @pytest.mark.extensions
-def test_neither_does_a_command_with_commands() -> None:
+def test_a_command_with_commands_prints_its_help() -> None:
     assert heddle("engram").stderr.startswith("Usage: heddle engram")
 
 
@@ -459,7 +463,9 @@ def test_serve_says_where_it_is_and_stops_when_told(
     assert lines[2].startswith("slots     3 of 512 tokens")
     assert lines[3] == "names     fake; --any-model accepts every model name in a request"
     page = "" if IS_CORE_ALONE or options else r" \(page: http://127\.0\.0\.1:\d+/\)"
-    assert re.fullmatch(rf"ready     http://127\.0\.0\.1:\d+/v1{page}", lines[4])
+    try_it = r"try       curl http://127\.0\.0\.1:\d+/v1/chat/completions -H 'content-type: .*"
+    assert re.fullmatch(try_it, lines[4])
+    assert re.fullmatch(rf"ready     http://127\.0\.0\.1:\d+/v1{page}", lines[5])
     assert loaded[0][0] == DEFAULT_MODEL
     assert frozen == [(1, False)]
     assert gc.isenabled()
@@ -492,3 +498,17 @@ def test_routes_see_the_first_load_of_a_server_that_loads_on_demand(
     monkeypatch.setattr(process, "serve", lambda *_, **__: seen.append("serve"))
     assert run(["serve", "one", "two", "--default", "two", "--autoload", "--port", "0"]) == 0
     assert seen == ["load two", "loaded two", "serve"]
+
+
+@pytest.mark.parametrize("keys", [[], ["--api-key", "sk-one"]])
+def test_the_request_to_copy_says_where_a_key_belongs(
+    keys: list[str],
+    loaded: list[tuple[str, EngineConfig]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(process, "serve", lambda *_, on_ready, **__: on_ready())
+    assert run(["serve", "--port", "0", *keys]) == 0
+    line = next(one for one in capsys.readouterr().out.splitlines() if one.startswith("try "))
+    assert ("authorization: Bearer KEY" in line) == bool(keys)
+    assert "sk-one" not in line

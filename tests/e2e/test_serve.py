@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from itertools import takewhile
 
 import httpx
 import openai
@@ -23,20 +25,31 @@ COLOURS = [{"role": "user", "content": "Name three colours."}]
 
 
 @pytest.fixture(scope="module")
-def address(model_path):  # fetched before the clock starts
-    """Base URL of a server that lives as long as these tests."""
+def printed(model_path):  # fetched before the clock starts
+    """The lines of a server that lives as long as these tests."""
     command = [sys.executable, "-m", "heddle", "serve", "--port", "0"]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, env=os.environ | {"HEDDLE_SLOTS": "4"}
     ) as server:
         watchdog = threading.Timer(PATIENCE, server.kill)
         watchdog.start()
-        ready = next((line for line in server.stdout if line.startswith("ready")), None)
+        lines = [*takewhile(lambda line: not line.startswith("ready"), server.stdout)]
         watchdog.cancel()
-        assert ready is not None, "the server ended before it was ready"
-        yield ready.split()[1]
+        assert lines, "the server ended before it was ready"
+        yield lines
         server.send_signal(signal.SIGINT)
         assert server.wait(timeout=PATIENCE) == 0
+
+
+@pytest.fixture(scope="module")
+def address(printed):
+    """Base URL of the server."""
+    return to_copy(printed)[1].removesuffix("/chat/completions")
+
+
+def to_copy(lines):
+    """The words of the command that the server offers."""
+    return shlex.split(lines[-1].removeprefix("try"))
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +61,13 @@ def client(address):
 def ask(client, **options):
     options = {"messages": COLOURS, "temperature": 0, "max_tokens": 24} | options
     return client.chat.completions.create(model="smollm2-135m", **options)
+
+
+def test_the_server_prints_a_request_to_copy(printed):
+    _curl, url, _, header, _, body = to_copy(printed)
+    name, _, value = header.partition(": ")
+    answer = httpx.post(url, headers={name: value}, content=body, timeout=PATIENCE)
+    assert answer.json()["choices"][0]["message"]["content"]
 
 
 def test_a_chat_answer_is_about_the_question(client):

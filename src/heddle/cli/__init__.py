@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from heddle.cli.help import VARIABLES, Command, group, page_width
+from heddle.cli.help import VARIABLES, Command, Group, group, page_width
+from heddle.cli.newcomer import first_page
 from heddle.doors import extensions, refer
 from heddle.errors import HeddleError
 from heddle.settings import debug_wanted
@@ -40,7 +41,20 @@ _COMMANDS = {
 }
 """The function of each command that is no extension's, as `refer` reads it."""
 
+
+class _Program(Group):
+    """The command `heddle`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the arguments. Without any, show how to begin."""
+        if not args:
+            print(first_page())
+            ctx.exit()
+        return super().parse_args(ctx, args)
+
+
 app = group(
+    cls=_Program,
     name="heddle",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

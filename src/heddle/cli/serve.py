@@ -98,7 +98,11 @@ def serve(
         reload = Reload(Changeable(loaded, change_keys, set_level), sources)
         stack.enter_context(reload_at_hangup(reload))
         place = _place(app, address)
-        run(app, loaded, server, listener, on_ready=lambda: _announce(loaded, server, place))
+        lines = [
+            *_first_request(loaded, address, with_key=not keys.admits_all),
+            f"ready     {place}",
+        ]
+        run(app, loaded, server, listener, on_ready=lambda: _announce(loaded, server, lines))
 
 
 def _served(named: Sequence[str] | None, sources: Sources) -> Sequence[FiledModel]:
@@ -170,7 +174,20 @@ def _place(app: "FastAPI", address: str) -> str:
     return f"{address}/v1 (page: {address}{page})"
 
 
-def _announce(registry: "Registry", server: ServerConfig, place: str) -> None:
+def _first_request(registry: "Registry", address: str, *, with_key: bool) -> list[str]:
+    """The line with a request to copy; none if the default model is not loaded."""
+    engine = registry.engines.get(registry.default)
+    if engine is None:
+        return []
+    route, body = "embeddings", '{"input": "Hello!"}'
+    if engine.model.shape.causal:
+        route, body = "chat/completions", '{"messages": [{"role": "user", "content": "Hello!"}]}'
+    key = " -H 'authorization: Bearer KEY'" if with_key else ""
+    head = f"-H 'content-type: application/json'{key}"
+    return [f"try       curl {address}/v1/{route} {head} -d '{body}'"]
+
+
+def _announce(registry: "Registry", server: ServerConfig, last: Sequence[str]) -> None:
     for engine in registry.engines.values():
         info, config = engine.model.info, engine.config
         print(
@@ -186,4 +203,5 @@ def _announce(registry: "Registry", server: ServerConfig, place: str) -> None:
     if len(registry.names) == 1 and not server.any_model:
         names = ", ".join((*registry.names, *server.alias))
         print(f"names     {names}; --any-model accepts every model name in a request")
-    print(f"ready     {place}", flush=True)
+    for line in last:
+        print(line, flush=True)
