@@ -77,7 +77,7 @@ PATHS_OF_CORE = ("/completions", "/embeddings", "/v1/completions")
 
 FIELDS_OF_EXTENSIONS = ("grammar", "guided_", "structured_outputs")
 """How their names begin."""
-COMMANDS_OF_EXTENSIONS = {"bench", "engram", "imatrix", "quantize", "suggest", "top"}
+COMMANDS_OF_EXTENSIONS = {"bench", "doctor", "engram", "imatrix", "quantize", "suggest", "top"}
 
 
 def _is_of_extension(parameter: object) -> bool:

@@ -67,7 +67,7 @@ def test_help_lists_the_commands() -> None:
 @pytest.mark.extensions
 def test_help_lists_the_commands_of_extensions() -> None:
     page = heddle("--help").stdout
-    for command in ("bench", "engram", "imatrix", "quantize", "suggest", "top"):
+    for command in ("bench", "doctor", "engram", "imatrix", "quantize", "suggest", "top"):
         assert re.search(rf"\b{command}\b", page)
 
 
@@ -129,7 +129,7 @@ def test_a_conversation_has_no_settings_of_servers() -> None:
 COMMANDS = [
     [],
     *([name] for name in ("serve", "chat", "pull", "inspect", "suggest", "quantize", "imatrix")),
-    *([name] for name in ("config", "list", "rm", "bench", "engram", "top")),
+    *([name] for name in ("config", "doctor", "list", "rm", "bench", "engram", "top")),
     *(["bench", name] for name in ("speed", "prefix", "load", "stress")),
     *(["engram", name] for name in ("build", "inspect", "merge", "prune")),
 ]
