@@ -55,7 +55,7 @@ OPEN = {
 
 MAY_IMPORT = {
     "extensions": {"cli", "server", "hosting"},  # and all of the core; see EXTENSIONS_MAY_IMPORT
-    "cli": {"server", "hosting", "engine", "loading", "weights", "text"},
+    "cli": {"server", "hosting", "engine", "loading", "weights", "text", "_native"},
     "server": {"hosting", "engine", "loading", "text"},
     "hosting": {"engine", "loading", "weights"},
     "engine": {

@@ -63,12 +63,9 @@ app = group(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import PackageNotFoundError, version
+        from heddle.cli.version import described
 
-        try:
-            print(f"heddle {version('heddle')}")
-        except PackageNotFoundError:
-            print("heddle (not installed; it runs from its source)")
+        print(described())
         raise typer.Exit
 
 
@@ -77,7 +74,10 @@ def heddle(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", help="Print the version.", callback=_print_version, is_eager=True
+            "--version",
+            help="Print version, commit, instruction levels and extras.",
+            callback=_print_version,
+            is_eager=True,
         ),
     ] = False,
     debug: Annotated[

@@ -18,6 +18,7 @@ from heddle.errors import ConfigError
 from heddle.executor import DeviceMemory
 from heddle.extensions.doctor import machine, settings
 from heddle.extensions.doctor.findings import Finding, State
+from patience import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -232,7 +233,12 @@ def test_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_network_has_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """A look-up of names has no timeout of its own."""
     asked = threading.Event()
-    monkeypatch.setattr(settings, "_ask", lambda *_: asked.wait())
+
+    def ask(_endpoint: str, _seconds: float, answers: list[str]) -> None:
+        asked.wait(PATIENCE)
+        answers.append("")
+
+    monkeypatch.setattr(settings, "_ask", ask)
     found = one(settings.network(EngineConfig(), 0.01))
     asked.set()
     assert (found.state, "no answer within 0.01 s" in found.said) == (State.WARN, True)
