@@ -47,7 +47,7 @@ class _Program(Group):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the arguments. Without any, show how to begin."""
-        if not args:
+        if not (args or ctx.resilient_parsing):
             print(first_page())
             ctx.exit()
         return super().parse_args(ctx, args)

@@ -26,7 +26,8 @@ _WIDE = 72
 
 VARIABLES = (
     'Each setting below "Options" has an environment variable, such as HEDDLE_KV_CACHE for'
-    " --kv-cache. An option goes before its variable."
+    " --kv-cache, and a key in the file of --config, such as kv_cache. An option goes before its"
+    " variable, and that before the file."
 )
 """The line about environment variables, at the end of the pages of commands with settings."""
 
@@ -41,8 +42,9 @@ def _write(formatter: Any, title: str, rows: list[tuple[str, str]]) -> None:
         formatter.write_dl(rows, col_max=26 if formatter.width >= _WIDE else 4)
 
 
-def _format_parameters(command: Any, ctx: Any, formatter: Any) -> None:
-    panels: dict[str, list[tuple[str, str]]] = {panel: [] for panel in _PANELS}
+def panels(command: Any, ctx: Any) -> dict[str, list[tuple[str, str]]]:
+    """The parameters of a command by panel: the names of each, and its help."""
+    found: dict[str, list[tuple[str, str]]] = {panel: [] for panel in _PANELS}
     for parameter in command.get_params(ctx):
         record = parameter.get_help_record(ctx)
         if record is None:
@@ -54,10 +56,13 @@ def _format_parameters(command: Any, ctx: Any, formatter: Any) -> None:
         if parameter.secondary_opts:  # --prefix-cache and --no-prefix-cache
             names = f"--[no-]{parameter.opts[0].removeprefix('--')}"
         kind = "Arguments" if parameter.param_type_name == "argument" else "Options"
-        panels[getattr(parameter, "rich_help_panel", None) or kind].append((names, text))
-    for panel, rows in panels.items():
-        if rows:
-            _write(formatter, panel, rows)
+        found[getattr(parameter, "rich_help_panel", None) or kind].append((names, text))
+    return {panel: rows for panel, rows in found.items() if rows}
+
+
+def _format_parameters(command: Any, ctx: Any, formatter: Any) -> None:
+    for panel, rows in panels(command, ctx).items():
+        _write(formatter, panel, rows)
 
 
 class Command(TyperCommand):
@@ -73,7 +78,7 @@ class Group(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the arguments. Without any, print the page and exit with 2."""
-        if not args:
+        if not (args or ctx.resilient_parsing):  # it is set where a shell completes
             print(ctx.get_help(), file=sys.stderr)
             ctx.exit(2)
         return super().parse_args(ctx, args)
