@@ -32,5 +32,5 @@ class LoraSettings(EngineSettings):
         "type of adapters in memory. stored: no value is rounded beyond 16 bits. int8: bytes with a"
         " scale for each row of A and column of B, half the memory, about 1% off",
         choices=("stored", "int8"),
-        fixed=True,
+        shared=True,
     )
