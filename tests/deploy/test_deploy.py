@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import httpx
 import pytest
 import yaml
 
 from configs import server_config
+from deployed import DEPLOY, END_SECONDS, compose, container, objects
 from heddle.config import EngineConfig, RegistryConfig, ServerConfig
 from heddle.errors import ConfigError
 from heddle.server.http.listener import bind
@@ -22,25 +22,9 @@ from patience import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from fake_server import Running
-
-DEPLOY = Path(__file__).parents[2] / "deploy"
-END_SECONDS = 4
-"""Seconds in which a server ends what is left after --drain (server/http/process.py)."""
-
-
-def objects(name: str) -> dict[tuple[str, str], Any]:
-    """The objects of a manifest by kind and name."""
-    text = (DEPLOY / "kubernetes" / name).read_text("utf-8")
-    return {(one["kind"], one["metadata"]["name"]): one for one in yaml.safe_load_all(text)}
-
-
-def container() -> tuple[dict[str, Any], dict[str, Any]]:
-    """The pod of the servers, and its container."""
-    pod = objects("deployment.yaml")["Deployment", "heddle"]["spec"]["template"]["spec"]
-    [server] = pod["containers"]
-    return pod, server
 
 
 def options() -> dict[str, str]:
@@ -61,8 +45,7 @@ def test_options_are_those_of_heddle_serve() -> None:
     with pytest.raises(ConfigError, match="metric_names must be one of"):
         server_config(metric_names=options()["--metric-names"] + "s")
     assert config
-    compose = yaml.safe_load((DEPLOY / "compose" / "compose.yaml").read_text("utf-8"))
-    command = compose["services"]["heddle-1"]["command"]
+    command = compose()["heddle-1"]["command"]
     assert {one for one in command if one.startswith("--")} <= known.keys()
 
 
@@ -71,8 +54,7 @@ def test_a_server_is_not_killed_while_it_drains() -> None:
     waits = int(server["lifecycle"]["preStop"]["exec"]["command"][1])
     drain = int(options()["--drain"])
     assert pod["terminationGracePeriodSeconds"] > waits + drain + END_SECONDS
-    compose = yaml.safe_load((DEPLOY / "compose" / "compose.yaml").read_text("utf-8"))
-    service = compose["services"]["heddle-2"]
+    service = compose()["heddle-2"]
     drain = int(service["command"][service["command"].index("--drain") + 1])
     assert int(service["stop_grace_period"].removesuffix("s")) > drain + END_SECONDS
 
