@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+FORMAT = 1
+"""Version of how digests are computed and kept. Raise it with each change. Digests of
+other versions are not found, and make room in time."""
+
 _PART = 64 * 1024**2
 """Bytes of a file that one thread digests."""
 _BLOCK = 1024**2
@@ -80,7 +84,7 @@ def _identity(files: tuple[tuple[Path, FileStamp], ...]) -> str:
                 f"{path} has changed since it was loaded; load it again", field="file"
             )
         rows.append((stamp, status.st_ctime_ns))
-    return hashlib.sha256(repr(rows).encode()).hexdigest()
+    return hashlib.sha256(f"{FORMAT} {rows}".encode()).hexdigest()
 
 
 def _is_settled(files: tuple[tuple[Path, FileStamp], ...]) -> bool:

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-FORMAT = 1
-"""Version of this format. Raise it with each change."""
+FORMAT = 2
+"""Version of this format. Raise it with each change, also of the format of page files."""
 
 _MAGIC = b"HEDDLESL"
 _HEADER = struct.Struct("<8sIIII32s32s32s")
