@@ -3,9 +3,9 @@
     python scripts/run_image.py [--file deploy/Dockerfile] [--work FOLDER] [--models FOLDER]
 
 It needs root, Linux, debootstrap and Debian's mirror. The base images are made by debootstrap and
-stripped as Debian's slim images are. A RUN step sees the network of this machine, and its files of
-`HOST_FILES`. The server then runs as the image's user, with a read-only root, a folder of /tmp, and
-a folder for the volume. The script fails if
+stripped as Debian's slim images are. RUN steps and the server see the network of this machine, and
+its files of `HOST_FILES`. The server runs as the image's user, with a read-only root, a folder of
+/tmp, and a folder for the volume. The script fails if
 
 - the files of the image take more than `--most-mb`;
 - the health check does not pass, or fails once it has passed;
@@ -35,7 +35,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 HOST_FILES = ("/etc/resolv.conf", "/etc/hosts", "/etc/pip.conf", "/etc/ssl/certs")
-"""Files of this machine that a RUN step sees, so that pip reaches its index."""
+"""Files of this machine with names of hosts, and so that pip reaches its index."""
 SLIM = ("usr/share/doc", "usr/share/man", "usr/share/info", "usr/share/locale", "usr/share/groff")
 """What Debian's slim images leave out."""
 START_SECONDS = 600.0
@@ -182,7 +182,16 @@ mount -t proc proc proc && mount --rbind /dev dev
 
 def run_in(root: Path, text: str) -> None:
     """Run a RUN step with the shell of the root, as its root user."""
-    lines = [MOUNTS]
+    lines = [MOUNTS, *host_files(root)]
+    path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+    clean = f"env -i PATH={path} HOME=/root DEBIAN_FRONTEND=noninteractive"
+    lines.append(f'exec chroot . {clean} sh -c "$STEP"')
+    inside(lines, {"ROOT": str(root), "STEP": text})
+
+
+def host_files(root: Path) -> list[str]:
+    """The commands that show a root the files of this machine."""
+    lines = []
     for path in filter(os.path.exists, HOST_FILES):
         place = root / path.lstrip("/")
         if Path(path).is_dir():
@@ -191,10 +200,7 @@ def run_in(root: Path, text: str) -> None:
             place.parent.mkdir(parents=True, exist_ok=True)
             place.touch()
         lines.append(f"mount --bind {path} .{path}")
-    path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-    clean = f"env -i PATH={path} HOME=/root DEBIAN_FRONTEND=noninteractive"
-    lines.append(f'exec chroot . {clean} sh -c "$STEP"')
-    inside(lines, {"ROOT": str(root), "STEP": text})
+    return lines
 
 
 def inside(lines: list[str], variables: dict[str, str]) -> None:
@@ -224,6 +230,7 @@ class Container:
         )
         lines = [
             MOUNTS,
+            *host_files(root),
             f'mount --bind "$VOLUME" .{stage.last("VOLUME")}',
             "mount -t tmpfs -o nosuid,nodev,noexec tmpfs tmp && mount -o remount,bind,ro .",
             f"{self._enter} {shlex.join(stage.command())}",

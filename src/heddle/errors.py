@@ -36,7 +36,7 @@ class HeddleError(Exception):
         message = _shortened(message, _LONGEST_MESSAGE)
         super().__init__(message)
         self.message = message
-        self.param = None if param is None else _shortened(param, _LONGEST_PARAM)
+        self.param: str | None = None if param is None else _shortened(param, _LONGEST_PARAM)
 
 
 def _shortened(text: str, most: int) -> str:
@@ -203,7 +203,7 @@ class OverloadedError(HeddleError):
 
     def __init__(self, message: str, *, retry_after: float = 1.0) -> None:
         super().__init__(message)
-        self.retry_after = retry_after
+        self.retry_after: float | None = retry_after
 
 
 class ClientLimitError(OverloadedError):
@@ -258,7 +258,7 @@ class EngineClosedError(HeddleError):
 
     status = 503
     code = "engine_closed"
-    retry_after = 5.0
+    retry_after: float | None = 5.0
 
 
 class ModelUnavailableError(HeddleError):
@@ -272,7 +272,7 @@ class ModelUnavailableError(HeddleError):
 
     def __init__(self, message: str, *, retry_after: float | None = 5.0) -> None:
         super().__init__(message, param="model")
-        self.retry_after = retry_after
+        self.retry_after: float | None = retry_after
 
 
 class GrammarTrialError(HeddleError):
@@ -283,7 +283,7 @@ class GrammarTrialError(HeddleError):
 
     status = 503
     code = "grammar_trial_failed"
-    retry_after = 5.0
+    retry_after: float | None = 5.0
 
 
 class TokenizerFailedError(HeddleError):
@@ -358,7 +358,7 @@ class OutOfMemoryError(HeddleError):
 
     status = 503
     code = "out_of_memory"
-    retry_after = 5.0
+    retry_after: float | None = 5.0
 
 
 class ModelSourceError(HeddleError):

@@ -51,7 +51,7 @@ class PageDirectory:
     def __init__(self, path: Path, capacity: int) -> None:
         self.path = path
         self.capacity = capacity
-        self.bytes = 0
+        self.bytes: int = 0
         self._lock = threading.Lock()
         self._sizes: OrderedDict[str, int] = OrderedDict()  # the least recently used first
         self._latest = 0  # newest time given to a file, ns

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
     from heddle.cache.cache import PrefixCacheStats
     from heddle.embedding import Embedding
+    from heddle.engine.adapters import ModelAdapters
+    from heddle.engine.engrams import ModelEngrams
     from heddle.engine.health import Health
     from heddle.engine.observation.telemetry import EngineSnapshot
     from heddle.engine.requests.interrupted import Interrupted
@@ -93,12 +95,12 @@ class Engine(Closing):
             EngramError, EngramFileError: a table cannot be read, or is damaged.
         """
         self.model = model
-        self.config = served_config(config, model.shape)
-        self.context = model.shape.context
+        self.config: EngineConfig = served_config(config, model.shape)
+        self.context: int = model.shape.context
         libraries = libraries or _libraries(model, config)
-        self.engrams = libraries.engrams.of_model(model)
-        self.adapters = libraries.adapters.of_model(model)
-        self.thread = EngineThread(model, self.config, turns)
+        self.engrams: ModelEngrams = libraries.engrams.of_model(model)
+        self.adapters: ModelAdapters = libraries.adapters.of_model(model)
+        self.thread: EngineThread = EngineThread(model, self.config, turns)
         self.thread.when_ended(self.adapters.close)
         self._continuations = Continuations(model.tokenizer, model.shape.vocabulary)
         self._trial = Trial(model.tokenizer)

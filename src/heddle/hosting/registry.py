@@ -72,9 +72,11 @@ class Registry(Closing):
             EngramError, EngramFileError: a table cannot be read, or is damaged.
         """
         self.config = config
-        self.libraries = libraries or Libraries.of(engine)
+        self.libraries: Libraries = libraries or Libraries.of(engine)
         self.engine_config = engine
-        self.allowed = AllowedModels(folder=models_folder(config.models_dir), hub=config.hub_models)
+        self.allowed: AllowedModels = AllowedModels(
+            folder=models_folder(config.models_dir), hub=config.hub_models
+        )
         self._entries = Entries(engine, config.keep_alive)
         self._unloads = Unloads(self._entries, config.unload_seconds, config.resume_tries)
         self._keeper = Keeper(self._entries, self._unloads)
