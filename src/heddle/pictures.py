@@ -219,7 +219,7 @@ class Laid:
     """A prompt with pictures as token ids.
 
     Attributes:
-        tokens: token ids. Where rows of pictures stand, all ids are that of the eyes' own token.
+        tokens: token ids. Where rows of pictures stand, all ids are the same.
         pictures: the pictures of the sequence.
     """
 

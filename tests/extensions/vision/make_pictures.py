@@ -42,6 +42,13 @@ def inputs(model: TinyEyes) -> dict[str, Any]:
             "spatial_shapes": torch.tensor([[down, across]]),
             "pixel_attention_mask": torch.ones(1, down * across, dtype=torch.long),
         }
+    if model.name == "gemma4":
+        patches = tiles[0].reshape(3, down, PATCH, across, PATCH).permute(1, 3, 2, 4, 0)
+        places = torch.tensor([[x, y] for y in range(down) for x in range(across)])
+        return {
+            "pixel_values": patches.reshape(1, down * across, -1) / 2 + 0.5,
+            "image_position_ids": places[None],
+        }
     if model.name in ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "glm4v"):
         # Patches of one merged square follow one another; both frames are the picture.
         patches = tiles[0].reshape(3, down // 2, 2, PATCH, across // 2, 2, PATCH)
@@ -60,7 +67,7 @@ def kinds_of_tokens(model: TinyEyes) -> dict[str, Any]:
     kinds = torch.tensor([[int(token == IMAGE) for token in model.prompt()]])
     if model.name == "gemma3":
         return {"token_type_ids": kinds}
-    return {"mm_token_type_ids": kinds} if model.name.startswith(("qwen", "glm")) else {}
+    return {"mm_token_type_ids": kinds} if model.name.startswith(("qwen", "glm", "gemma4")) else {}
 
 
 def rows_of(network: Any, model: TinyEyes, given: dict[str, Any]) -> torch.Tensor:
@@ -89,7 +96,9 @@ def logits_of(
         states = network.get_input_embeddings()(tokens)
         states[tokens == IMAGE] = rows
         return network.language_model(inputs_embeds=states).logits[0, -1]
-    return network(tokens, **given, **kinds_of_tokens(model)).logits[0, -1]
+    logits = network(tokens, **given, **kinds_of_tokens(model)).logits[0, -1]
+    # LLaVA-NeXT leaves out what Granite alone divides its logits by.
+    return logits / getattr(network.config.text_config, "logits_scaling", 1.0)
 
 
 def values(model: TinyEyes) -> dict[str, list[Any]]:
@@ -122,10 +131,10 @@ def _short(found: torch.Tensor) -> list[Any]:
 def main() -> None:
     made_with = f"transformers {transformers.__version__}, torch {torch.__version__}"
     for model in MODELS:
-        if not sys.argv[1:] or model.name in sys.argv[1:]:
+        if not sys.argv[1:] or str(model) in sys.argv[1:]:
             text = json.dumps({"made_with": made_with} | values(model))
             text = text.replace("], [", "],\n[").replace(', "', ',\n"')
-            (DATA / f"{model.name}.json").write_text(text + "\n")
+            (DATA / f"{model}.json").write_text(text + "\n")
 
 
 if __name__ == "__main__":

@@ -222,7 +222,7 @@ def _gemma4(_case: Any, processor: Any, words: Any, image: Any) -> tuple[Tiles, 
     patches = found["pixel_values"][0][: down * across].reshape(down, across, patch, patch, 3)
     tile = patches.transpose(0, 2, 1, 3, 4).reshape(down * patch, across * patch, 3)
     this = SimpleNamespace(boi_token="<|image>", image_token="<|image|>", eoi_token="<image|>")
-    return [tile], words.replace_image_token(this, found, 0)
+    return [2 * (tile - np.float32(0.5))], words.replace_image_token(this, found, 0)
 
 
 _REFERENCES: dict[str, Any] = {

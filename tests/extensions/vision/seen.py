@@ -9,10 +9,18 @@ import numpy as np
 
 from heddle import _native
 from heddle.executors.cpu.encoder import CpuEncoder
+from heddle.extensions.reference.ops import (
+    ReferenceLoader,
+    ReferenceOps,
+    SequenceCache,
+    SequenceChunk,
+)
 from heddle.extensions.vision.files import eyes_of
 from heddle.extensions.vision.kinds import kind_of
 from heddle.extensions.vision.processors.prepared import Kept
+from heddle.models.ops import Batch
 from heddle.pictures import Look
+from heddle.step import Sight
 from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint
 from heddle.weights.mix import AS_STORED, Mix
 
@@ -24,6 +32,7 @@ if TYPE_CHECKING:
 
     from heddle.extensions.vision.eyes import EyesCheckpoint
     from heddle.extensions.vision.kinds.kind import Kind
+    from heddle.pictures import Scene
 
 KEPT = Kept(down=1, across=2, top=0, left=0, height=4, width=8)
 """What stays of the picture of the tiny LLaVA-NeXT: everything."""
@@ -56,6 +65,18 @@ def rows_of(eyes: EyesCheckpoint, kind: Kind, *looks: Look, seconds: float = 60)
     encoder.close()
     assert looks[0].rows is not None
     return looks[0].rows
+
+
+def reference(eyes: EyesCheckpoint, kind: Kind, scene: Scene, kv_type: str) -> np.ndarray:
+    """The rows of a scene by the reference of the operations."""
+    loader = ReferenceLoader(eyes, allow_nonfinite=False)
+    weights = kind.tower.load(loader)
+    count = len(scene)
+    chunk = SequenceChunk(SequenceCache(kv_type), 0, [0] * count, Sight(scene.places, scene.runs))
+    fold = kind.tower.fold
+    rows = np.arange(count // fold) * fold
+    batch = Batch(np.zeros(count, int), np.arange(count), rows, scene.values)
+    return kind.tower.forward(ReferenceOps([chunk]), weights, batch)
 
 
 def seen(eyes: EyesCheckpoint, model: TinyEyes) -> np.ndarray:

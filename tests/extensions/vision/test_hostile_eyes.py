@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from seen import eyes_in
 from tiny_eyes import (
     GEMMA3,
+    GEMMA4,
+    GEMMA4_SMALL,
     IDEFICS3,
     INTERNVL,
     LLAVA,
@@ -24,6 +27,7 @@ from gguf_writer import Tensor, write_gguf
 from heddle.errors import HeddleError, ModelFileError, UnsupportedModelError
 from heddle.extensions.vision.files import eyes_of
 from heddle.extensions.vision.gguf_eyes import gguf_eyes
+from heddle.extensions.vision.kinds import kind_of
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint
 
@@ -79,6 +83,47 @@ def test_a_value_of_a_folder_that_cannot_be_right(
 ) -> None:
     with pytest.raises(ModelFileError, match=problem):
         opened(tmp_path, model, **changes)
+
+
+@pytest.mark.parametrize("changes", [{"vision__num_key_value_heads": 1}, {"vision__head_dim": 24}])
+def test_heads_of_gemma_4_that_are_not_supported(
+    tmp_path: Path, changes: dict[str, object]
+) -> None:
+    with pytest.raises(UnsupportedModelError, match="as many heads of keys, and a width"):
+        opened(tmp_path, GEMMA4, **changes)
+
+
+@pytest.mark.parametrize(
+    ("model", "label", "values", "problem"),
+    [
+        (GEMMA4_SMALL, "encoder.layers.1.mlp.up_proj.input_min", np.array(2.0), "is 2.0; it must"),
+        (GEMMA4_SMALL, "encoder.layers.1.mlp.up_proj.input_max", np.array(np.inf), "both finite"),
+        (GEMMA4, "std_bias", np.ones(12), r"as many elements as .*std_scale"),
+        (GEMMA4, "encoder.layers.0.self_attn.q_norm.weight", np.ones(10), "rows of heads of 10"),
+        (GEMMA4, "patch_embedder.position_embedding_table", np.ones((3, 5, 24)), "as many rows"),
+    ],
+)
+def test_a_tensor_of_gemma_4_that_cannot_be_right(
+    tmp_path: Path, model: TinyEyes, label: str, values: np.ndarray, problem: str
+) -> None:
+    state = model.eyes_state() | {f"model.vision_tower.{label}": values.astype(np.float32)}
+    changed = replace(model, eyes=lambda random: state)
+    with (
+        pytest.raises(ModelFileError, match=problem),
+        eyes_in(tmp_path, changed) as eyes,
+    ):
+        kind_of(eyes)
+
+
+def test_matrices_without_finite_limits_are_not_held(tmp_path: Path) -> None:
+    state = {
+        name: np.array(-np.inf if "_min" in name else np.inf, np.float32)
+        if name.endswith(("_min", "_max"))
+        else one
+        for name, one in GEMMA4_SMALL.eyes_state().items()
+    }
+    with eyes_in(tmp_path, replace(GEMMA4_SMALL, eyes=lambda random: state)) as eyes:
+        assert kind_of(eyes).tower.limits == {}
 
 
 def test_an_activation_that_is_not_supported(tmp_path: Path) -> None:

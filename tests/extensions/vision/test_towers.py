@@ -7,32 +7,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from seen import KEPT, distance, eyes_in, look_at, rows_of, seen
+from seen import KEPT, distance, eyes_in, look_at, reference, rows_of, seen
 from tiny_eyes import GEMMA3, INTERNVL, LLAVA, LLAVA_NEXT, MISTRAL3, MODELS, PIXTRAL, QWEN3_VL
 from tiny_mmproj import KINDS, write_mmproj
 
 from heddle.errors import ModelFileError, UnsupportedModelError
-from heddle.extensions.reference.ops import (
-    ReferenceLoader,
-    ReferenceOps,
-    SequenceCache,
-    SequenceChunk,
-)
 from heddle.extensions.vision.gguf_eyes import gguf_eyes
 from heddle.extensions.vision.kinds import kind_of
 from heddle.extensions.vision.projections import TwoLayers
-from heddle.models.ops import Batch
-from heddle.step import Sight
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tiny_eyes_base import TinyEyes
-
-    from heddle.extensions.vision.eyes import EyesCheckpoint
-    from heddle.extensions.vision.kinds.kind import Kind
-    from heddle.pictures import Scene
 
 every_model = pytest.mark.parametrize("model", MODELS, ids=str)
 
@@ -67,18 +55,6 @@ def test_company_and_pieces_change_no_bit(tmp_path: Path, model: TinyEyes) -> No
         np.testing.assert_array_equal(one.rows, alone)
         assert not np.array_equal(other.rows, alone)
         np.testing.assert_array_equal(rows_of(eyes, kind, *looks(), seconds=0), alone)
-
-
-def reference(eyes: EyesCheckpoint, kind: Kind, scene: Scene, kv_type: str) -> np.ndarray:
-    """The rows of a scene by the reference of the operations."""
-    loader = ReferenceLoader(eyes, allow_nonfinite=False)
-    weights = kind.tower.load(loader)
-    count = len(scene)
-    chunk = SequenceChunk(SequenceCache(kv_type), 0, [0] * count, Sight(scene.places, scene.runs))
-    fold = kind.tower.fold
-    rows = np.arange(count // fold) * fold
-    batch = Batch(np.zeros(count, int), np.arange(count), rows, scene.values)
-    return kind.tower.forward(ReferenceOps([chunk]), weights, batch)
 
 
 @every_model

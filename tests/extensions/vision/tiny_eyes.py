@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 from tiny_eyes_base import IMAGE, TinyEyes, convolution, layer_norm, linear, rms_norm, siglip
 
 from models.tiny.gemma3 import TinyGemma3
+from models.tiny.gemma4 import MODELS as GEMMA4_TEXTS
+from models.tiny.gemma4 import TinyGemma4
 from models.tiny.glm4v import MODELS as GLM4V_TEXTS
 from models.tiny.granite import MODELS as GRANITE
 from models.tiny.lfm2 import MODELS as LFM2
@@ -114,6 +118,72 @@ GEMMA3 = TinyEyes(
     size=(16, 16),
     rows=4,
 )
+
+
+def _gemma4(random: Random, *, standard: bool) -> State:
+    begin = "model.vision_tower."
+    state = {
+        **linear(random, f"{begin}patch_embedder.input_proj", WIDTH, 3 * PATCH**2, bias=False),
+        f"{begin}patch_embedder.position_embedding_table": random.normal(2, 16, WIDTH),
+        **linear(random, "model.embed_vision.embedding_projection", 32, WIDTH, bias=False),
+    }
+    if standard:
+        state[f"{begin}std_bias"] = random.near(0, WIDTH)
+        state[f"{begin}std_scale"] = random.near(1, WIDTH)
+    norms = ("input", "post_attention", "pre_feedforward", "post_feedforward")
+    sizes = {f"self_attn.{part}_proj": (WIDTH, WIDTH) for part in ("q", "k", "v", "o")}
+    sizes |= {"mlp.gate_proj": (INNER, WIDTH), "mlp.up_proj": (INNER, WIDTH)}
+    sizes |= {"mlp.down_proj": (WIDTH, INNER)}
+    for i in range(2):
+        name = f"{begin}encoder.layers.{i}"
+        for norm in norms:
+            state |= rms_norm(random, f"{name}.{norm}_layernorm", WIDTH)
+        for part in ("q", "k"):
+            state |= rms_norm(random, f"{name}.self_attn.{part}_norm", WIDTH // 2)
+        for part, (rows, columns) in sizes.items():
+            state |= linear(random, f"{name}.{part}.linear", rows, columns, bias=False)
+            if standard:
+                continue
+            for side, reach in (("input", 1.3), ("output", 0.9)):
+                for end, most in (("min", -reach), ("max", reach + 0.2)):
+                    state[f"{name}.{part}.{side}_{end}"] = np.array(most, np.float32)
+    return state
+
+
+_GEMMA4_VISION: dict[str, object] = {
+    **{key: value for key, value in _SIZES.items() if key != "image_size"},
+    "model_type": "gemma4_vision",
+    "num_key_value_heads": 2,
+    "head_dim": WIDTH // 2,
+    "pooling_kernel_size": 2,
+    "position_embedding_size": 16,
+}
+GEMMA4 = TinyEyes(
+    name="gemma4",
+    text=TinyGemma4("dense", heads=6, kv_heads=3, head_dim=16, layers=6, window=8),
+    text_name=_in_language_model,
+    text_more={"use_bidirectional_attention": "vision", "pad_token_id": 0},
+    whole={
+        "model_type": "gemma4",
+        "image_token_id": IMAGE,
+        "tie_word_embeddings": True,
+        "audio_config": None,
+    },
+    vision=_GEMMA4_VISION | {"standardize": True},
+    eyes=lambda random: _gemma4(random, standard=True),
+    size=(16, 24),
+    rows=6,
+)
+"""As the larger models: rows are standardised, and tokens of a picture see one another."""
+GEMMA4_SMALL = replace(
+    GEMMA4,
+    file="gemma4_small",
+    text=GEMMA4_TEXTS[0],
+    text_more={"pad_token_id": 0},
+    vision=_GEMMA4_VISION | {"use_clipped_linears": True},
+    eyes=lambda random: _gemma4(random, standard=False),
+)
+"""As the smaller models: matrices have limits, and layers inputs of their own."""
 
 
 def _lfm2_vl(random: Random) -> State:
@@ -556,5 +626,5 @@ LLAMA4 = TinyEyes(
 
 MODELS = (
     *(IDEFICS3, QWEN2_VL, QWEN2_5_VL, QWEN3_VL, GEMMA3, PIXTRAL, MISTRAL3, INTERNVL, LFM2_VL),
-    *(LLAVA, LLAVA_NEXT, LLAMA4, GLM4V),
+    *(LLAVA, LLAVA_NEXT, LLAMA4, GLM4V, GEMMA4, GEMMA4_SMALL),
 )

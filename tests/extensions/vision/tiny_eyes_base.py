@@ -35,7 +35,7 @@ class TinyEyes:
     """A tiny model with eyes.
 
     Attributes:
-        name: the kind of eyes, and the name of the file of expected values.
+        name: the kind of eyes.
         text: the text model.
         text_name: the name in the folder of a tensor of the text model.
         whole: config.json beside `text_config` and `vision_config`.
@@ -46,6 +46,7 @@ class TinyEyes:
         text_more: keys of `text_config` beside those of the text model.
         tiles: tiles of the picture.
         unused: parts of names of tensors that no picture needs.
+        file: name of the file of expected values, if it is not that of the kind.
     """
 
     name: str
@@ -59,9 +60,10 @@ class TinyEyes:
     text_more: dict[str, object] = field(default_factory=dict)
     tiles: int = 1
     unused: tuple[str, ...] = ()
+    file: str = ""
 
     def __str__(self) -> str:
-        return self.name
+        return self.file or self.name
 
     def config(self) -> dict[str, object]:
         """The content of config.json."""
@@ -105,7 +107,7 @@ class TinyEyes:
 
         The columns are those for the input, then those for each of the first layers.
         """
-        found = json.loads((DATA / f"{self.name}.json").read_text())
+        found = json.loads((DATA / f"{self}.json").read_text())
         return {name: np.array(found[name], np.float32) for name in found if name != "made_with"}
 
 

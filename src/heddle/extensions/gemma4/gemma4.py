@@ -116,7 +116,9 @@ def _attentions(
         read.fail("kv_heads", f"is {wrong}, which does not divide the {heads} query heads")
     found: list[Attention] = []
     for layer, (window, source) in enumerate(zip(windows, key_sources(read, windows), strict=True)):
-        spec = AttentionSpec(heads, kv_heads[layer], dims[layer], 1.0, window)
+        # Tokens of a picture may see one another where there is a window.
+        runs = 1 if window else 0
+        spec = AttentionSpec(heads, kv_heads[layer], dims[layer], 1.0, window, runs=runs)
         if source is not None and found[source].spec != spec:
             read.fail("shared_layers", f"makes layer {layer} read heads of another shape")
         found.append(

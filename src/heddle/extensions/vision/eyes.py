@@ -9,9 +9,10 @@ Canonical names of tensors, each followed by `.weight` or `.bias`::
     first: (width,), a token before the patches;  positions: (rows, width)
     pre_norm, output_norm: before and after the layers
     layers.{i}.{attention_norm,mlp_norm}, layers.{i}.attention.{q,k,v,output,q_norm,k_norm}
-    layers.{i}.mlp.{gate,up,down}
+    layers.{i}.mlp.{gate,up,down};  layers.{i}.{after_attention_norm,after_mlp_norm}
+    layers.{i}.MATRIX.{input_min,input_max,output_min,output_max}: limits of what a matrix sees
     adapter.{up,down}: of Llama 4, between the layers and the projection
-    projection.{norm,matrix,gate,up,down,merge,middle_norm}: to the width of the text model
+    projection.{norm,matrix,gate,up,down,merge,middle_norm,standard}: to the width of the text model
     deepstack.{k}.{norm,up,down}: projections to the states after layer k of the text model
     row_break: (width of the text model,), the row after each row of patches
 
@@ -67,6 +68,7 @@ HYPERPARAMETERS = {
     "projected_width": "elements of the rows that the projection makes",
     "positions_side": "positions along the side of the square that `positions` has",
     "rows": "rows that a tile becomes",
+    "whole": "whether tokens of a picture see one another in the text model",
     "rope.base": "frequency base of rotary positions",
 }
 """Canonical names and meanings of hyperparameters of eyes."""

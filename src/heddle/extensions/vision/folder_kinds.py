@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from heddle.errors import ModelFileError, UnsupportedModelError
-from heddle.extensions.vision.naming import Names
+from heddle.extensions.vision.naming import LIMITS, Names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -169,6 +169,68 @@ _GEMMA3 = FolderEyes(
     projections=_PROJECTIONS,
     values=_SIGLIP_VALUES,
     read=_pooled,
+)
+
+
+def _gemma4(whole: Config, vision: Config) -> dict[str, object]:
+    """Heads of one size, and whether the text model sees pictures whole."""
+    width, heads = vision.get("hidden_size", 768), vision.get("num_attention_heads", 12)
+    head, kv_heads = vision.get("head_dim", 64), vision.get("num_key_value_heads", heads)
+    sizes = isinstance(heads, int) and isinstance(head, int) and heads * head
+    if kv_heads != heads or sizes != width:
+        raise UnsupportedModelError(
+            f"vision_config: {heads} heads of {head} elements over {kv_heads} heads of keys and a"
+            f" width of {width} are not supported; supported: as many heads of keys, and a width"
+            " of all heads together",
+            param="num_key_value_heads",
+        )
+    text = whole.get("text_config")
+    seen = text.get("use_bidirectional_attention") if isinstance(text, dict) else None
+    rope = vision.get("rope_parameters")
+    base = rope.get("rope_theta") if isinstance(rope, dict) else None
+    return {"whole": seen == "vision", "rope.base": 100.0 if base is None else base}
+
+
+_GEMMA4_MATRICES = {
+    **{f"attention.{part}": f"self_attn.{part}_proj" for part in ("q", "k", "v")},
+    "attention.output": "self_attn.o_proj",
+    **{f"mlp.{part}": f"mlp.{part}_proj" for part in ("gate", "up", "down")},
+}
+_GEMMA4 = FolderEyes(
+    kind="gemma4",
+    names=Names(
+        outside={"patches": "@patch_embedder.input_proj", "projection.matrix": "%projection"},
+        prefix="@encoder.layers.",
+        layer={
+            **{part: f"{stored}.linear" for part, stored in _GEMMA4_MATRICES.items()},
+            **{f"attention.{part}": f"self_attn.{part}" for part in ("q_norm", "k_norm")},
+            "attention_norm": "input_layernorm",
+            "after_attention_norm": "post_attention_layernorm",
+            "mlp_norm": "pre_feedforward_layernorm",
+            "after_mlp_norm": "post_feedforward_layernorm",
+        },
+        exact={
+            "positions.weight": "@patch_embedder.position_embedding_table",
+            "projection.standard_bias.weight": "@std_bias",
+            "projection.standard_factor.weight": "@std_scale",
+        },
+        exact_in_layer={
+            f"{part}.{limit}.weight": f"{stored}.{limit}"
+            for part, stored in _GEMMA4_MATRICES.items()
+            for limit in LIMITS
+        },
+        channels_last=True,
+        splits_heads=True,
+    ),
+    encoders=_BARE_TOWERS,
+    projections=("embed_vision.embedding_", "model.embed_vision.embedding_"),
+    keys={"merge": "pooling_kernel_size", "norm_eps": "rms_norm_eps"}
+    | {"activation": "hidden_activation"},
+    values={
+        **{"layers": 16, "width": 768, "mlp_width": 3072, "heads": 12, "norm_eps": 1e-6},
+        **{"patch": 16, "merge": 3, "activation": "gelu_pytorch_tanh"},
+    },
+    read=_gemma4,
 )
 _LFM2_VL = FolderEyes(
     kind="lfm2_vl",
@@ -533,6 +595,7 @@ KINDS: Mapping[tuple[str, str], FolderEyes] = {
     ("idefics3", ""): _IDEFICS3,
     ("smolvlm", ""): _IDEFICS3,
     ("gemma3", ""): _GEMMA3,
+    ("gemma4", ""): _GEMMA4,
     ("lfm2_vl", ""): _LFM2_VL,
     ("llava", "clip_vision_model"): _LLAVA,
     ("llava", "siglip_vision_model"): _LLAVA_SIGLIP,

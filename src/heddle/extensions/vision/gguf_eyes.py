@@ -13,7 +13,7 @@ import numpy as np
 
 from heddle.errors import ModelFileError, UnsupportedModelError
 from heddle.extensions.vision.eyes import EyesCheckpoint, EyesHyperparameters, Origin, check_fits
-from heddle.extensions.vision.naming import Names, origins
+from heddle.extensions.vision.naming import LIMITS, Names, origins
 from heddle.weights.checkpoint import FilePlace, TensorInfo
 from heddle.weights.gguf.file import GGUFFile
 from heddle.weights.gguf.names import ARCHITECTURE
@@ -52,8 +52,20 @@ _LAYER = {
     "attention.output": "attn_out",
     "mlp_norm": "ln2",
     **{f"mlp.{part}": f"ffn_{part}" for part in ("gate", "up", "down")},
+    "after_attention_norm": "attn_post_norm",
+    "after_mlp_norm": "ffn_post_norm",
     "attention_scale": "ls1",
     "mlp_scale": "ls2",
+}
+_LIMITS = {
+    f"{part}.{limit}.weight": f"{_LAYER[part]}.{limit}"
+    for part in _LAYER
+    if part.startswith(("attention.", "mlp."))
+    for limit in LIMITS
+}
+_STANDARD = {
+    "projection.standard_bias.weight": "v.std_bias",
+    "projection.standard_factor.weight": "v.std_scale",
 }
 _OUTSIDE = {"patches": "v.patch_embd", "positions": "v.position_embd", "pre_norm": "v.pre_ln"}
 _SECOND_FRAME = "v.patch_embd.weight.1"
@@ -104,6 +116,7 @@ class GGUFEyes:
         merge: key of the number of patches along the side of what becomes one row; empty: none.
         gelu: the form of GELU that the models were trained with. llama.cpp takes that with tanh.
         has_size: whether tiles have the size that the file names.
+        splits_heads: as in :class:`heddle.extensions.vision.naming.Names`.
         interleaves: whether rows of q and k are ordered so that rotation pairs neighbours.
         transposed: canonical names of matrices that files have transposed.
         with_parts: the canonical name of the kind where files have a tensor, by its name.
@@ -118,6 +131,7 @@ class GGUFEyes:
     gelu: str = "gelu"
     has_size: bool = True
     interleaves: bool = False
+    splits_heads: bool = False
     transposed: tuple[str, ...] = ()
     with_parts: Mapping[str, str] = field(default_factory=dict)
     read: Callable[[Metadata, Shapes], Mapping[str, object]] = lambda metadata, shapes: {}
@@ -224,6 +238,16 @@ KINDS: Mapping[str, GGUFEyes] = {
         merge=_SCALE,
         transposed=("projection.matrix.weight",),
     ),
+    "gemma4v": GGUFEyes(
+        kind="gemma4",
+        outside={"projection.matrix": "mm.input_projection"},
+        texts=("gemma4",),
+        values={"merge": 3, "rope.base": 100.0},
+        merge=_SCALE,
+        has_size=False,
+        splits_heads=True,
+        read=lambda metadata, shapes: {"activation": "gelu"},  # whatever the file says
+    ),
     "pixtral": _PIXTRAL,
     "internvl": GGUFEyes(
         kind="internvl",
@@ -321,10 +345,12 @@ def _eyes(file: GGUFFile, text: Checkpoint) -> EyesCheckpoint:
         outside={part: name for part, name in {**_OUTSIDE, **kind.outside}.items() if name},
         prefix="v.blk.",
         layer=_LAYER,
-        exact={"first.weight": "v.class_embd", "row_break.weight": row_break},
+        exact={"first.weight": "v.class_embd", "row_break.weight": row_break, **_STANDARD},
+        exact_in_layer=_LIMITS,
         deepstack="v.deepstack.",
         in_deepstack={"norm": "norm", "up": "fc1", "down": "fc2"},
         transposed=kind.transposed,
+        splits_heads=kind.splits_heads,
     )
     listed = read.get("deepstack_layers", [])
     assert isinstance(listed, list), "`EyesHyperparameters` has checked it"
@@ -367,9 +393,9 @@ def _read(kind: GGUFEyes, file: GGUFFile, text_width: int) -> EyesHyperparameter
     values |= {name: metadata[key] for name, key in keys.items() if key in metadata}
     if not kind.has_size:
         values.pop("image_size", None)
+    values["activation"] = _activation(kind, metadata)
     values |= kind.read(metadata, shapes)
     values["text_width"] = text_width
-    values["activation"] = _activation(kind, metadata)
     # The file's own key of this is not always right.
     pair = [shapes.get(f"v.blk.0.ffn_{part}.weight", ()) for part in ("up", "down")]
     if _is_swapped(shapes, values.get("width")):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,10 @@ if TYPE_CHECKING:
 
     Shape = tuple[int, ...]
 
+LIMITS = tuple(f"{side}_{end}" for side in ("input", "output") for end in ("min", "max"))
+"""Parts of names of the limits of a matrix."""
 _FUSED = ("q", "k", "v")
+_STANDARD = ("bias", "factor")
 _SCALED = {"attention_scale": "attention.output", "mlp_scale": "mlp.down"}
 """The matrix whose result a scale of a layer multiplies, by the scale's part."""
 
@@ -38,6 +42,8 @@ class Names:
         transposed: canonical names of matrices that the files have transposed.
         without_one: canonical names of weights of norms that the files have without their 1.
         channels_last: whether columns of the matrix of patches are in order y, x, channel.
+        splits_heads: whether each half of a head turns by an axis of its own, by pairs of its own
+            halves. The canonical head has the first halves of both before the second ones.
     """
 
     outside: Mapping[str, str]
@@ -50,6 +56,7 @@ class Names:
     transposed: tuple[str, ...] = ()
     without_one: tuple[str, ...] = ()
     channels_last: bool = False
+    splits_heads: bool = False
 
     def table(self, layers: int, deepstack: Sequence[int] = ()) -> dict[str, str]:
         """The files' names of all tensors of eyes with so many layers, by canonical name.
@@ -93,7 +100,47 @@ def origins(
     for name, label in table.items():
         if label in stored:
             found |= _origin(name, label, stored[label], names)
-    return _with_scales(found)
+    if names.splits_heads:
+        found |= _quartered(found)
+    return _standardising(_with_scales(found))
+
+
+def _quartered(found: Mapping[str, Origin]) -> dict[str, Origin]:
+    """Queries, keys and their norms with the middle quarters of each head exchanged."""
+    made = {}
+    for name, origin in found.items():
+        before, _, part = name.removesuffix(".weight").rpartition(".")
+        norm = found.get(f"{before}.{part[0]}_norm.weight") if part else None
+        if part not in ("q", "k", "q_norm", "k_norm") or norm is None:
+            continue
+        head = norm.shape[0]
+        if head % 4 or origin.shape[0] % head:
+            raise _wrong(origin.labels[0], origin.shape, f"rows of heads of {head} elements")
+        made[name] = replace(origin, make=partial(_exchanged, head=head))
+    return made
+
+
+def _exchanged(given: list[Floats], head: int) -> Floats:
+    quarters = given[0].reshape(-1, 2, 2, head // 4, *given[0].shape[1:])
+    return quarters.swapaxes(1, 2).reshape(given[0].shape)
+
+
+def _standardising(found: dict[str, Origin]) -> dict[str, Origin]:
+    """The tensors, with (x - bias) * scale of each element as a matrix with a bias."""
+    bias, scale = (found.pop(f"projection.standard_{part}.weight", None) for part in _STANDARD)
+    if bias is None or scale is None:
+        return found
+    width, labels = prod(scale.shape), (*bias.labels, *scale.labels)
+    if prod(bias.shape) != width:
+        raise _wrong(bias.labels[0], bias.shape, f"as many elements as {scale.labels[0]}")
+    return found | {
+        "projection.standard.weight": Origin(
+            scale.labels, (width, width), make=lambda given: np.diag(given[0].reshape(-1))
+        ),
+        "projection.standard.bias": Origin(
+            labels, (width,), make=lambda given: -(given[0] * given[1]).reshape(-1)
+        ),
+    }
 
 
 def _with_scales(found: Mapping[str, Origin]) -> dict[str, Origin]:
@@ -122,6 +169,8 @@ def _times(origin: Origin, scale: Origin) -> Origin:
 def _origin(name: str, label: str, shape: Shape, names: Names) -> dict[str, Origin]:
     """The tensor `name`, or the parts of a fused one."""
     stem, _, kind = name.rpartition(".")
+    if not shape and stem.endswith(("_min", "_max")):
+        shape = (1,)
     if not shape or 0 in shape:
         raise _wrong(label, shape, "elements along one axis or more")
     if stem.endswith("attention.qkv"):
@@ -137,10 +186,7 @@ def _origin(name: str, label: str, shape: Shape, names: Names) -> dict[str, Orig
     if name in ("first.weight", "row_break.weight") or name.endswith("_scale.weight"):
         shape = (prod(shape),)
     elif name == "positions.weight":
-        rows = (
-            shape[1] if len(shape) == 3 else shape[0]
-        )  # there may be an axis of one element first
-        shape = (rows, prod(shape) // rows)
+        shape = (prod(shape[:-1]), shape[-1])
     return {name: Origin((label,), shape)}
 
 

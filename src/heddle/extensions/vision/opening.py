@@ -10,12 +10,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from heddle.errors import ConfigError, OutOfMemoryError, UnsupportedModelError
+import numpy as np
+
+from heddle.errors import ConfigError, ModelFileError, OutOfMemoryError, UnsupportedModelError
 from heddle.executors.seeing import SeeingExecutor
 from heddle.extensions.vision.files import eyes_of
 from heddle.extensions.vision.kinds import kind_of
 from heddle.extensions.vision.processors import fields
 from heddle.extensions.vision.processors.gemma3 import gemma3_of, gemma3_of_gguf
+from heddle.extensions.vision.processors.gemma4 import Gemma4, gemma4_of, gemma4_of_gguf
 from heddle.extensions.vision.processors.glm4v import Glm4V, glm4v_of, glm4v_of_gguf
 from heddle.extensions.vision.processors.idefics3 import idefics3_of, idefics3_of_gguf
 from heddle.extensions.vision.processors.internvl import internvl_of, internvl_of_gguf
@@ -48,6 +51,7 @@ _log = logging.getLogger(__name__)
 _PROCESSORS: Mapping[str, tuple[Make, Make]] = {
     "idefics3": (idefics3_of, idefics3_of_gguf),
     "gemma3": (gemma3_of, gemma3_of_gguf),
+    "gemma4": (gemma4_of, gemma4_of_gguf),
     **dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "qwen3_vl"), (qwen_vl_of, qwen_vl_of_gguf)),
     "glm4v": (glm4v_of, glm4v_of_gguf),
     **dict.fromkeys(("pixtral", "mistral3"), (pixtral_of, pixtral_of_gguf)),
@@ -58,9 +62,6 @@ _PROCESSORS: Mapping[str, tuple[Make, Make]] = {
     "llama4": (llama4_of, llama4_of_gguf),
 }
 """The makers of processors by the kind of eyes: from values of a folder, and of a GGUF file."""
-
-_SEE_ONE_ANOTHER = ("gemma3",)
-"""Kinds whose tokens of a picture see one another in the text model."""
 
 _LEAST_PATCHES = 4096
 """Patches of a pass at least, so that several tiles share it. More do not make it faster."""
@@ -106,27 +107,69 @@ def _opened(
     executor: SeeingExecutor,
 ) -> ModelEyes:
     kind, processor = kind_of(eyes), _limited(_processor(eyes), settings.image_tokens)
-    row = tokenizer.control_id(processor.row_token)
-    if row is None:
-        raise UnsupportedModelError(
-            f"the tokenizer has no token {processor.row_token}, which stands for pictures"
-        )
+    _check_tiles(kind, processor)
+    row = _id_of(tokenizer, processor.row_token)
+    blank = row
+    if isinstance(processor, Gemma4):
+        blank = _id_of(tokenizer, processor.blank_token)
     _check_memory(eyes)
     most = _most_patches(eyes, kind, processor, settings.image_tokens)
     return ModelEyes(
-        *(kind, processor, executor.make_encoder(kind.tower, eyes, most), tokenizer, row),
+        *(kind, processor, executor.make_encoder(kind.tower, eyes, most), tokenizer),
+        *(row, blank),
         settings.image_cache,
         summary=_summary(eyes),
         most_patches=most,
         has_axes=checkpoint.hyperparameters.get("rope.sections") is not None,
-        whole=eyes.architecture in _SEE_ONE_ANOTHER,
+        whole=_are_whole(eyes, checkpoint),
         files=tuple(sorted(eyes.stamps.items())),
     )
 
 
+def _id_of(tokenizer: Tokenizer, token: str) -> int:
+    found = tokenizer.control_id(token)
+    if found is None:
+        raise UnsupportedModelError(
+            f"the tokenizer has no token {token}, which stands for pictures"
+        )
+    return found
+
+
+def _are_whole(eyes: EyesCheckpoint, text: Checkpoint) -> bool:
+    """Whether the tokens of a picture see one another in the text model."""
+    if eyes.architecture != "gemma4":
+        return eyes.architecture == "gemma3"
+    said = eyes.hyperparameters.get("whole")
+    if said is None:  # GGUF files do not say: models whose layers have own inputs do not
+        return not text.hyperparameters.count("layer_input_width")
+    return bool(said)
+
+
+def _check_tiles(kind: Kind, processor: Processor) -> None:
+    """Check that the eyes can see what the processor makes, by means of a small picture.
+
+    Raises:
+        ModelFileError: the sizes of the processor contradict those of the eyes.
+    """
+    side = 64
+    prepared = processor.prepare(np.zeros((side, side, 3), np.uint8))
+    kind.scenes(prepared.tiles)
+    if isinstance(processor, Gemma4):
+        assert kind.cutter.positions is not None, "they are sums of vectors"
+        kind.cutter.positions(1, processor.most * kind.cutter.merge)
+    made = kind.count(prepared.tiles, prepared.kept)
+    named = prepared.text.count(processor.row_token)
+    if made != named:
+        raise ModelFileError(
+            f"the eyes make {made} rows of a picture of {side} x {side} pixels, and the processor"
+            f" has {named} tokens for them; their sizes contradict one another",
+            field="image_size",
+        )
+
+
 def _most_patches(eyes: EyesCheckpoint, kind: Kind, processor: Processor, image_tokens: int) -> int:
     """Patches of the largest scene, or of several."""
-    if isinstance(processor, QwenVL | Glm4V):
+    if isinstance(processor, QwenVL | Glm4V | Gemma4):
         largest = image_tokens * kind.tower.fold
     else:
         read = eyes.hyperparameters
@@ -180,4 +223,6 @@ def _limited(processor: Processor, tokens: int) -> Processor:
     if isinstance(processor, QwenVL | Glm4V):
         most = min(int(processor.most), tokens * processor.unit**2)
         return replace(processor, most=max(int(processor.least), most))
+    if isinstance(processor, Gemma4):
+        return replace(processor, most=min(processor.most, tokens))
     return processor

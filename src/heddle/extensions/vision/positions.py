@@ -48,6 +48,24 @@ def fitted(table: Floats, side: int, along: Along) -> PositionVectors:
     return of
 
 
+def sums(table: Floats) -> PositionVectors:
+    """The sum of a column's and of a row's vector; the first half of `table` has the columns'."""
+    columns_of, rows_of = np.split(table, 2)
+
+    def of(rows: int, columns: int) -> Floats:
+        if max(rows, columns) > len(rows_of):
+            raise ModelFileError(
+                f"a tile may have {max(rows, columns)} patches along a side, but the eyes have"
+                f" positions of {len(rows_of)}; the sizes of the processor contradict those of the"
+                " eyes",
+                field="position_embedding_size",
+            )
+        both = rows_of[:rows, None] + columns_of[None, :columns]
+        return both.reshape(rows * columns, -1)
+
+    return of
+
+
 def _float32(lines: Lines) -> tuple[NDArray[np.int64], Floats]:
     return lines[0], lines[1].astype(np.float32)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -53,10 +54,36 @@ class Mean:
     def forward(self, ops: Ops[A, W], weights: tuple[Any, W], states: Sequence[A], rows: A) -> A:
         """See :class:`heddle.extensions.vision.tower.Projection`."""
         norm, matrix = weights
-        x = ops.take_rows(states[-1], rows, self.fold)
-        each = (ops.take_columns(x, i * self.width, self.width) for i in range(self.fold))
-        x = ops.scale(reduce(ops.add, each), 1 / self.fold)
+        x = ops.scale(_sum(ops, states[-1], rows, self.width, self.fold), 1 / self.fold)
         return ops.linear(apply_norm(ops, norm, x, self.norm_eps), matrix)
+
+
+@dataclass(frozen=True, slots=True)
+class Standardised:
+    """The mean of a square of patches, standardised if the files say so, normed (Gemma 4)."""
+
+    width: int
+    fold: int
+    row_width: int
+    norm_eps: float
+
+    def load(self, loader: Loader[W]) -> tuple[W | None, W, W]:
+        """See :class:`heddle.extensions.vision.tower.Projection`."""
+        name, width = "projection.standard", self.width
+        standard = loader.linear(name, width, width) if loader.has(name) else None
+        matrix = loader.linear("projection.matrix", self.row_width, width)
+        return standard, loader.filled(width), matrix
+
+    def forward(
+        self, ops: Ops[A, W], weights: tuple[W | None, W, W], states: Sequence[A], rows: A
+    ) -> A:
+        """See :class:`heddle.extensions.vision.tower.Projection`."""
+        standard, ones, matrix = weights
+        x = _sum(ops, states[-1], rows, self.width, self.fold)
+        x = ops.scale(x, math.sqrt(self.width) / self.fold)
+        if standard is not None:
+            x = ops.linear(x, standard)
+        return ops.linear(ops.norm(x, ones, self.norm_eps), matrix)
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +276,12 @@ class GatedMerger:
         x = ops.activate(x, "gelu_erf")
         x = ops.gated(ops.linear(x, own["gate"]), ops.linear(x, own["up"]), self.activation)
         return ops.linear(x, own["down"])
+
+
+def _sum(ops: Ops[A, Any], x: A, rows: A, width: int, fold: int) -> A:
+    """The sum of the states of each square of patches."""
+    x = ops.take_rows(x, rows, fold)
+    return reduce(ops.add, (ops.take_columns(x, i * width, width) for i in range(fold)))
 
 
 def joined(ops: Ops[A, Any], parts: Sequence[A]) -> A:

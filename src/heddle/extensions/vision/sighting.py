@@ -16,7 +16,7 @@ from heddle.pictures import Laid, Look, Pictures, Span
 from heddle.state import FIRST_KEY
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -32,17 +32,15 @@ _KEYS = count(FIRST_KEY)
 """Keys of looks. Requests go from an engine to the next one, so all engines share them."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Seen:
-    """A picture as the eyes see it: its look, and what stands for it in a prompt.
+@dataclass(slots=True, eq=False, kw_only=True)
+class Seen(Look):
+    """A look, and what stands for it in a prompt.
 
     Attributes:
-        look: its rows, now or later.
         text: stands in the prompt for the mark.
         grid: rows of the look from top to bottom and from left to right, if it is one grid.
     """
 
-    look: Look
     text: str
     grid: tuple[int, int]
 
@@ -57,8 +55,7 @@ class SeenPictures:
         self._most = most_bytes
         self._lock = threading.Lock()
         self._kept: OrderedDict[str, Seen] = OrderedDict()
-        self._looks: WeakValueDictionary[str, Look] = WeakValueDictionary()
-        self._others: dict[str, tuple[str, tuple[int, int]]] = {}
+        self._looks: WeakValueDictionary[str, Seen] = WeakValueDictionary()
 
     def find(self, digest: str) -> Seen | None:
         """The picture with this digest, if it is known."""
@@ -67,8 +64,7 @@ class SeenPictures:
             if found is not None:
                 self._kept.move_to_end(digest)
                 return found
-            look = self._looks.get(digest)
-            return None if look is None else Seen(look, *self._others[digest])
+            return self._looks.get(digest)
 
     def add(self, digest: str, prepared: Prepared, kind: Kind, grid: tuple[int, int]) -> Seen:
         """Add a picture, unless another thread has added it meanwhile.
@@ -80,20 +76,16 @@ class SeenPictures:
         arrange = kind.arrange(prepared.tiles, prepared.kept)
         rows = kind.count(prepared.tiles, prepared.kept)
         with self._lock:
-            look = self._looks.get(digest)
-            if look is None:
+            seen = self._looks.get(digest)
+            if seen is None:
                 size = sum(scene.values.nbytes for scene in scenes)
                 if size + self._waiting() > _MOST_WAITING:
                     raise OverloadedError(
                         "too many pictures wait to be seen; try again later", retry_after=5.0
                     )
-                look = Look(next(_KEYS), rows, scenes, arrange)
-                self._looks[digest] = look
-                self._others = {
-                    one: self._others[one] for one in self._looks if one in self._others
-                }
-                self._others[digest] = prepared.text, grid
-            seen = Seen(look, prepared.text, grid)
+                text = prepared.text
+                seen = Seen(next(_KEYS), rows, scenes, arrange, text=text, grid=grid)
+                self._looks[digest] = seen
             self._kept[digest] = seen
             self._kept.move_to_end(digest)
             self._evict()
@@ -106,7 +98,7 @@ class SeenPictures:
 
     def _evict(self) -> None:
         """Forget the pictures that were used least recently, as long as there are too many."""
-        sizes = {digest: _bytes_of(seen.look) for digest, seen in self._kept.items()}
+        sizes = {digest: _bytes_of(seen) for digest, seen in self._kept.items()}
         total = sum(sizes.values())
         for digest, size in list(sizes.items())[:-1]:
             if total <= self._most:
@@ -130,6 +122,7 @@ class ModelEyes:
         encoder: Encoder,
         tokenizer: Tokenizer,
         row_id: int,
+        blank_id: int,
         cache_bytes: int,
         *,
         summary: str,
@@ -138,7 +131,9 @@ class ModelEyes:
         whole: bool,
         files: tuple[object, ...] = (),
     ) -> None:
-        """`row_id` is the token of a row. `has_axes` says whether the model turns heads by axes.
+        """`row_id` is the token of a row in texts, and `blank_id` that in sequences.
+
+        `has_axes` says whether the model turns heads by axes.
 
         `files` are equal only if the files of the eyes are.
 
@@ -149,7 +144,7 @@ class ModelEyes:
         self.mark = processor.placeholder
         self.whole = whole
         self._kind, self._processor, self._tokenizer = kind, processor, tokenizer
-        self._row_id = row_id
+        self._row_id, self._blank_id = row_id, blank_id
         self._has_axes = has_axes
         self._most_patches = most_patches
         self.bits = *files, most_patches
@@ -176,7 +171,10 @@ class ModelEyes:
         encode = self._tokenizer.encode_chat if prompt.rendered else self._tokenizer.encode
         tokens = encode(text)
         spans = list(self._spans(tokens, seen))
-        places = self._places(tokens, spans, seen) if self._has_axes else None
+        for span in spans:
+            tokens[span.first : span.end] = [self._blank_id] * span.count
+        grids = (one.grid for one in seen)
+        places = places_of(len(tokens), spans, grids) if self._has_axes else None
         return Laid(tokens, Pictures(spans, places, whole=self.whole))
 
     def _see(self, picture: Picture) -> Seen:
@@ -201,40 +199,40 @@ class ModelEyes:
             InvalidRequestError: there are not as many of these tokens as the pictures have rows.
         """
         rows = np.flatnonzero(np.asarray(tokens) == self._row_id)
-        if len(rows) != sum(one.look.count for one in seen):
+        if len(rows) != sum(one.count for one in seen):
             raise InvalidRequestError(
                 f"the prompt has {len(rows)} tokens for rows of pictures, and its pictures have"
-                f" {sum(one.look.count for one in seen)} rows. Leave marks of pictures out of the"
+                f" {sum(one.count for one in seen)} rows. Leave marks of pictures out of the"
                 " text",
                 param="messages",
             )
         begin = 0
         for one in seen:
-            places = rows[begin : begin + one.look.count]
-            begin += one.look.count
+            places = rows[begin : begin + one.count]
+            begin += one.count
             breaks = np.flatnonzero(np.diff(places) != 1) + 1
             for part in np.split(np.arange(len(places)), breaks):
-                yield Span(int(places[part[0]]), one.look, int(part[0]), len(part))
+                yield Span(int(places[part[0]]), one, int(part[0]), len(part))
 
-    def _places(
-        self, tokens: Sequence[int], spans: Sequence[Span], seen: Sequence[Seen]
-    ) -> NDArray[np.int32]:
-        """Time, height and width of each token (Wang et al. 2024, arXiv:2409.12191, section 2.1).
 
-        A picture has one time; its rows have the places of a grid after the text before it. The
-        text after it goes on behind the largest of its places.
-        """
-        places = np.zeros((len(tokens), 3), np.int32)
-        position = after = 0
-        for span, one in zip(spans, seen, strict=True):
-            text = span.first - position
-            places[position : span.first] = (after + np.arange(text))[:, None]
-            after += text
-            down, across = one.grid
-            grid = np.indices((down, across)).reshape(2, -1).T
-            places[span.first : span.first + span.count, 0] = after
-            places[span.first : span.first + span.count, 1:] = after + grid
-            after += max(down, across)
-            position = span.first + span.count
-        places[position:] = (after + np.arange(len(tokens) - position))[:, None]
-        return places
+def places_of(
+    count: int, spans: Sequence[Span], grids: Iterable[tuple[int, int]]
+) -> NDArray[np.int32]:
+    """Time, height and width of `count` tokens (Wang et al. 2024, arXiv:2409.12191, section 2.1).
+
+    A picture has one time; its rows have the places of its grid after the text before it. The text
+    after it goes on behind the largest of its places.
+    """
+    places = np.zeros((count, 3), np.int32)
+    position = after = 0
+    for span, (down, across) in zip(spans, grids, strict=True):
+        text = span.first - position
+        places[position : span.first] = (after + np.arange(text))[:, None]
+        after += text
+        grid = np.indices((down, across)).reshape(2, -1).T
+        places[span.first : span.end, 0] = after
+        places[span.first : span.end, 1:] = after + grid
+        after += max(down, across)
+        position = span.end
+    places[position:] = (after + np.arange(count - position))[:, None]
+    return places

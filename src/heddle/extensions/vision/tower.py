@@ -9,20 +9,21 @@ before all patches comes last here: attention does not know an order.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 
-from heddle.models.blocks import apply_norm, load_norm
+from heddle.models.blocks import LayerNormWeights, apply_norm, load_norm
 from heddle.models.ops import AttentionSpec, RopeSpec
 from heddle.state import KvShape
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from heddle.models.blocks import LayerNormWeights
     from heddle.models.ops import Batch, Loader, Ops
 
 A = TypeVar("A")
 W = TypeVar("W")
+Limits: TypeAlias = tuple[float, float]
 
 WHOLE, WINDOW = 1, 2
 """Kinds of runs (:class:`heddle.step.Sight`): all patches of a scene, and those of a window."""
@@ -32,20 +33,25 @@ _LANES = 16
 
 
 def spatial_rope(
-    dim: int, base: float, *, alternating: bool = False, interleaved: bool = False
+    dim: int,
+    base: float,
+    *,
+    alternating: bool = False,
+    interleaved: bool = False,
+    columns_first: bool = False,
 ) -> RopeSpec:
     """A rotation by rows and columns: half of the pairs of a head turn by each.
 
     The pairs of an axis have the frequencies base**(-4i / dim) for i from 0 on (Qwen2-VL). If
     `alternating`, those of rows are base**(-4i / dim), and those of columns base**(-(4i + 2) / dim)
-    (Pixtral). If `interleaved`, pairs are neighbours, and columns come first (Llama 4).
+    (Pixtral). If `interleaved`, pairs are neighbours (Llama 4). Those of columns may come first.
     """
     each = dim // 4
     exponents = [4 * i / dim for i in range(each)]
     later = 2 / dim if alternating else 0.0
     wanted = [*exponents, *(one + later for one in exponents)]
     factors = tuple(base ** (one - 2 * i / dim) for i, one in enumerate(wanted))
-    first = 1 if interleaved else 0
+    first = 1 if columns_first else 0
     axes = (first,) * each + (1 - first,) * each
     return RopeSpec(dim, base, interleaved, factors, axes=axes)
 
@@ -80,20 +86,78 @@ class Projection(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Held(Generic[W]):
+    """Holds each element of x (T, columns) within limits.
+
+    There is no operation for that alone. `silu_to_7` holds silu(gate) below 7, which it is for all
+    elements here, and the other factor within 7 on either side.
+
+    Attributes:
+        columns: columns of x.
+        middle, reach: the limits are the middle less the reach, and the middle plus the reach.
+        nothing, gate: vectors of zeros and of a large value.
+        before, after: vectors of what is added before and after the factor is held.
+    """
+
+    columns: int
+    middle: float
+    reach: float
+    nothing: W
+    gate: W
+    before: W
+    after: W
+
+    @classmethod
+    def load(cls, loader: Loader[W], columns: int, limits: Limits) -> Held[W]:
+        """Make the vectors for these limits."""
+        middle, reach = (limits[1] + limits[0]) / 2, (limits[1] - limits[0]) / 2
+        values = (0.0, 50.0, -7 * middle / reach, middle)
+        return cls(columns, middle, reach, *(loader.filled(columns, one) for one in values))
+
+    def of(self, ops: Ops[A, W], x: A) -> A:
+        """x within the limits."""
+        filled = partial(ops.layer_norm, x, self.nothing, eps=1.0)  # x times zeros, plus a vector
+        gate, before, after = (filled(one) for one in (self.gate, self.before, self.after))
+        x = ops.scale(ops.take_columns(x, 0, self.columns), 7 / self.reach)
+        x = ops.gated(gate, ops.add(x, before), "silu_to_7")
+        return ops.add(ops.scale(x, self.reach / 49), after)
+
+
+@dataclass(frozen=True, slots=True)
+class Linear(Generic[W]):
+    """A matrix of a layer. Of some kinds, what it reads and what it makes is held."""
+
+    weight: W
+    inputs: Held[W] | None
+    outputs: Held[W] | None
+
+    def times(self, ops: Ops[A, W], x: A) -> A:
+        """x (T, columns) times the matrix: (T, rows)."""
+        x = ops.linear(x if self.inputs is None else self.inputs.of(ops, x), self.weight)
+        return x if self.outputs is None else self.outputs.of(ops, x)
+
+
+@dataclass(frozen=True, slots=True)
 class TowerLayerWeights(Generic[W]):
-    """Weights of a layer. Norms of queries and keys, and gates, are None without such parts."""
+    """Weights of a layer. Norms of queries and keys, and gates, are None without such parts.
+
+    So are the norms of what attention and the feed-forward network make.
+    """
 
     attention_norm: W | LayerNormWeights[W]
-    q: W
-    k: W
-    v: W
-    output: W
+    q: Linear[W]
+    k: Linear[W]
+    v: Linear[W]
+    output: Linear[W]
     q_norm: W | LayerNormWeights[W] | None
     k_norm: W | LayerNormWeights[W] | None
+    v_norm: W | None
+    after_attention: W | LayerNormWeights[W] | None
     mlp_norm: W | LayerNormWeights[W]
-    gate: W | None
-    up: W
-    down: W
+    gate: Linear[W] | None
+    up: Linear[W]
+    down: Linear[W]
+    after_mlp: W | LayerNormWeights[W] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +189,9 @@ class Tower:
         rope: rotation of queries and keys; None: there is none.
         activation: of the feed-forward layers.
         features: numbers of layers after which the projection reads states, beside the last one.
+        norms_heads: whether each head of queries, keys and values has a norm by itself, that of
+            values without weights. Scores then have no factor.
+        limits: what matrices of layers read, and what they make, is held within limits, by name.
     """
 
     patch_columns: int
@@ -140,6 +207,8 @@ class Tower:
     rope: RopeSpec | None = None
     activation: str = "gelu"
     features: tuple[int, ...] = field(default=())
+    norms_heads: bool = False
+    limits: Mapping[str, tuple[Limits | None, Limits | None]] = field(default_factory=dict)
 
     @property
     def input_width(self) -> int:
@@ -170,25 +239,34 @@ class Tower:
             projection=self.projection.load(loader),
         )
 
-    def _norm(self, loader: Loader[W], name: str) -> W | LayerNormWeights[W] | None:
-        return norm_of(loader, name, self.width) if loader.has(name) else None
+    def _norm(self, loader: Loader[W], name: str, width: int = 0) -> W | LayerNormWeights[W] | None:
+        return norm_of(loader, name, width or self.width) if loader.has(name) else None
+
+    def _linear(self, loader: Loader[W], name: str, rows: int, columns: int) -> Linear[W]:
+        limits = zip((columns, rows), self.limits.get(name, (None, None)), strict=True)
+        held = (one and Held.load(loader, size, one) for size, one in limits)
+        return Linear(loader.linear(name, rows, columns), *held)
 
     def _layer(self, loader: Loader[W], name: str) -> TowerLayerWeights[W]:
         width, inner = self.width, self.inner
         q, k, v, output = (
-            loader.linear(f"{name}.attention.{part}", width, width)
+            self._linear(loader, f"{name}.attention.{part}", width, width)
             for part in ("q", "k", "v", "output")
         )
+        normed = self._head if self.norms_heads else width
         has_gate = loader.has(f"{name}.mlp.gate")
         return TowerLayerWeights(
             norm_of(loader, f"{name}.attention_norm", width),
             *(q, k, v, output),
-            self._norm(loader, f"{name}.attention.q_norm"),
-            self._norm(loader, f"{name}.attention.k_norm"),
+            self._norm(loader, f"{name}.attention.q_norm", normed),
+            self._norm(loader, f"{name}.attention.k_norm", normed),
+            loader.filled(self._head) if self.norms_heads else None,
+            self._norm(loader, f"{name}.after_attention_norm"),
             norm_of(loader, f"{name}.mlp_norm", width),
-            gate=loader.linear(f"{name}.mlp.gate", inner, width) if has_gate else None,
-            up=loader.linear(f"{name}.mlp.up", inner, width),
-            down=loader.linear(f"{name}.mlp.down", width, inner),
+            gate=self._linear(loader, f"{name}.mlp.gate", inner, width) if has_gate else None,
+            up=self._linear(loader, f"{name}.mlp.up", inner, width),
+            down=self._linear(loader, f"{name}.mlp.down", width, inner),
+            after_mlp=self._norm(loader, f"{name}.after_mlp_norm"),
         )
 
     def forward(self, ops: Ops[A, W], weights: TowerWeights[W], batch: Batch[A]) -> A:
@@ -223,33 +301,47 @@ class Tower:
     ) -> A:
         """The state after a layer."""
         y = apply_norm(ops, weights.attention_norm, x, self.norm_eps)
-        x = ops.add(x, self._attended(ops, weights, y, positions, runs))
+        y = self._attended(ops, weights, y, positions, runs)
+        x = ops.add(x, self._after(ops, weights.after_attention, y))
         y = apply_norm(ops, weights.mlp_norm, x, self.norm_eps)
-        up = ops.linear(y, weights.up)
+        up = weights.up.times(ops, y)
         if weights.gate is None:
             up = turned(ops, up, self.inner, self.activation)
         else:
-            up = ops.gated(ops.linear(y, weights.gate), up, self.activation)
-        return ops.add(x, ops.linear(up, weights.down))
+            up = ops.gated(weights.gate.times(ops, y), up, self.activation)
+        return ops.add(x, self._after(ops, weights.after_mlp, weights.down.times(ops, up)))
+
+    def _after(self, ops: Ops[A, W], norm: W | LayerNormWeights[W] | None, x: A) -> A:
+        return x if norm is None else apply_norm(ops, norm, x, self.norm_eps)
 
     def _attended(
         self, ops: Ops[A, W], weights: TowerLayerWeights[W], x: A, positions: A, runs: int
     ) -> A:
         heads, head, kept = self.heads, self._head, self.kept.dim
-        q, k, v = (ops.linear(x, one) for one in (weights.q, weights.k, weights.v))
-        if weights.q_norm is not None:
-            q = apply_norm(ops, weights.q_norm, q, self.norm_eps)
-        if weights.k_norm is not None:
-            k = apply_norm(ops, weights.k_norm, k, self.norm_eps)
+        q, k, v = (
+            self._normed(ops, norm, matrix.times(ops, x))
+            for matrix, norm in (
+                (weights.q, weights.q_norm),
+                (weights.k, weights.k_norm),
+                (weights.v, weights.v_norm),
+            )
+        )
         if self.rope is not None:
             q, k = (ops.rope(one, positions, self.rope, heads) for one in (q, k))
         if kept > head:  # with zeros
             q, k, v = (ops.take_columns(one, 0, kept, heads) for one in (q, k, v))
-        spec = AttentionSpec(heads, heads, kept, head**-0.5, causal=False, runs=runs)
+        scale = 1.0 if self.norms_heads else head**-0.5
+        spec = AttentionSpec(heads, heads, kept, scale, causal=False, runs=runs)
         found = ops.attend(q, k, v, 0, spec)
         if kept > head:
             found = ops.take_columns(found, 0, head, heads)
-        return ops.linear(found, weights.output)
+        return weights.output.times(ops, found)
+
+    def _normed(self, ops: Ops[A, W], norm: W | LayerNormWeights[W] | None, x: A) -> A:
+        """Queries, keys or values with their norm, if they have one."""
+        if norm is None or isinstance(norm, LayerNormWeights) or not self.norms_heads:
+            return self._after(ops, norm, x)
+        return ops.norm_heads(x, norm, self.norm_eps, self.heads)
 
 
 def norm_of(loader: Loader[W], name: str, width: int) -> W | LayerNormWeights[W]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from heddle.errors import UnsupportedModelError
-from heddle.extensions.vision.kinds import pixtral, qwen, siglip, squares
+from heddle.extensions.vision.kinds import gemma4, pixtral, qwen, siglip, squares
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,6 +34,7 @@ def kind_of(eyes: EyesCheckpoint) -> Kind:
 _KINDS: dict[str, Callable[[EyesCheckpoint], Kind]] = {
     "idefics3": siglip.idefics3,
     "gemma3": siglip.gemma3,
+    "gemma4": gemma4.gemma4,
     "lfm2_vl": siglip.lfm2_vl,
     "llava": siglip.llava,
     "llava_next": siglip.llava_next,

@@ -84,13 +84,13 @@ class Read:
             activation=self.activation("activation"),
         )
 
-    def rope(self, *, alternating: bool = False, interleaved: bool = False) -> RopeSpec:
-        """The rotation by rows and columns; see :func:`spatial_rope`."""
+    def rope(self, **how: bool) -> RopeSpec:
+        """The rotation by rows and columns; `how` as for :func:`spatial_rope`."""
         values, head = self.eyes.hyperparameters, self.width // self.heads
         if head % 4:
             values.fail("heads", f"makes heads of {head} elements; rotations need a multiple of 4")
         base = values.number("rope.base", 10_000.0)
-        return spatial_rope(head, base, alternating=alternating, interleaved=interleaved)
+        return spatial_rope(head, base, **how)
 
     def activation(self, name: str, default: str = "gelu") -> str:
         """The activation that the hyperparameter `name` names."""

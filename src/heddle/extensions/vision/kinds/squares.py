@@ -41,7 +41,7 @@ def llama4(eyes: EyesCheckpoint) -> Kind:
     tower = replace(
         read.tower(projection),
         has_positions=True,
-        rope=read.rope(interleaved=True),
+        rope=read.rope(interleaved=True, columns_first=True),
         activation="gelu_erf",  # whatever the files say
     )
     first = read.vector("first.weight", read.width) + table[-1]

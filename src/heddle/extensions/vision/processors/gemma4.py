@@ -1,14 +1,16 @@
 """Gemma 4: one tile of the picture's own shape, as large as the number of rows allows.
 
-Source: transformers' `Gemma4ImageProcessorPil` and `Gemma4Processor`.
+Source: transformers' `Gemma4ImageProcessorPil` and `Gemma4Processor`. The encoder of transformers
+turns values x into 2 * (x - 0.5); here the table of values does.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 from PIL.Image import Resampling
 
 from heddle.extensions.vision.processors.fields import (
@@ -24,7 +26,6 @@ from heddle.extensions.vision.processors.prepared import MOST_PIXELS, Prepared
 from heddle.extensions.vision.processors.resizing import resized
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     from heddle.extensions.vision.processors.fields import Values
@@ -38,6 +39,7 @@ class Gemma4:
     Attributes:
         unit: pixels of a side of one row's square: the patch size times the pooling.
         most: rows of a picture.
+        blank_token: whose inputs of layers rows have in the text model.
     """
 
     unit: int
@@ -46,6 +48,7 @@ class Gemma4:
     normaliser: Normaliser
     placeholder: str = "<|image|>"
     row_token: str = "<|image|>"
+    blank_token: str = "<pad>"
 
     def prepare(self, pixels: NDArray[np.uint8]) -> Prepared:
         down, across = self._grid(*pixels.shape[:2])
@@ -81,13 +84,14 @@ def gemma4_of(values: Values) -> Gemma4:
     most = whole(values, "max_soft_tokens", 280, 1, 1120)
     check_most("max_soft_tokens", most, most * unit**2, MOST_PIXELS, "pixels")
     normalises = flag(values, "do_normalize", False)
+    normaliser = normaliser_of(
+        {**values, "do_normalize": normalises}, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
+    )
     return Gemma4(
         unit=unit,
         most=most,
         resampling=resampling(values, Resampling.BICUBIC),
-        normaliser=normaliser_of(
-            {**values, "do_normalize": normalises}, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
-        ),
+        normaliser=replace(normaliser, table=2 * (normaliser.table - np.float32(0.5))),
     )
 
 
