@@ -85,9 +85,8 @@ class Look:
     """A picture as one model sees it. All requests with equal pictures share it while it lives.
 
     Attributes:
-        key: stands for each of its tokens in the prefix tree; at least
-            :data:`heddle.state.FIRST_KEY`. No other look in this process has it, because looks
-            go from an engine to the next one.
+        key: stands for each of its tokens in the prefix tree; see
+            :class:`heddle.state.PictureKeys`.
         count: the number of its rows.
         scenes: what the eyes read; empty once there are rows.
         arrange: makes the rows from what the eyes made of all scenes, one after the other; None:

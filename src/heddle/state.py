@@ -19,6 +19,9 @@ because these pages count positions. So a recurrent model has pages of 0 bytes, 
 
 from __future__ import annotations
 
+import hashlib
+import os
+import threading
 from array import array
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -33,6 +36,41 @@ TokenArray = array  # of C ints: 4 bytes a token, compared at memory speed, no g
 
 FIRST_KEY = 1 << 30
 """The first number that stands for tokens of a picture in the prefix tree. Token ids are lower."""
+
+_MOST_KEYS = 1 << 16
+
+
+class PictureKeys:
+    """Numbers that stand for pictures in prefix trees, one for each content. Any thread may use it.
+
+    Requests go from an engine to the next one, so all engines of a process share them.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._next = FIRST_KEY
+        self._contents: dict[int, bytes] = {}
+        self._keys: dict[bytes, int] = {}
+        self._unknown = os.urandom(32)
+
+    def key_of(self, content: bytes) -> int:
+        """The key of a content, of which this is a digest of 32 bytes."""
+        with self._lock:
+            key = self._keys.get(content)
+            if key is None:
+                key, self._next = self._next, self._next + 1
+                self._keys[content], self._contents[key] = key, content
+                if len(self._keys) > _MOST_KEYS:
+                    del self._keys[self._contents.pop(next(iter(self._contents)))]
+            return key
+
+    def content_of(self, key: int) -> bytes:
+        """The digest of the content with this key; of forgotten ones, bytes of this process."""
+        known = self._contents.get(key)
+        return known or hashlib.sha256(self._unknown + key.to_bytes(4, "little")).digest()
+
+
+PICTURE_KEYS = PictureKeys()
 
 SNAPSHOT_TOKENS = 256
 """Snapshots of fixed-size state are taken at multiples of this, and at the ends of prompts, unless

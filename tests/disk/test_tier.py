@@ -14,7 +14,7 @@ import pytest
 from heddle.disk import tier as module
 from heddle.disk.directory import PageDirectory
 from heddle.disk.tier import DiskTier, WarmPage
-from heddle.state import FIRST_KEY, PAGE_TOKENS
+from heddle.state import PAGE_TOKENS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -41,10 +41,6 @@ class Memory:
 
 def tokens(pages: int, salt: int = 0) -> array[int]:
     return array("i", [salt + number for number in range(pages * PAGE_TOKENS)])
-
-
-PICTURE = array("i", [*range(PAGE_TOKENS), *[FIRST_KEY] * PAGE_TOKENS])
-"""A page of text and a page of a picture."""
 
 
 class Host:
@@ -472,13 +468,3 @@ def test_a_bug_in_the_tier_thread_ends_only_the_tier(tmp_path: Path, warnings) -
     assert len(warnings()) == 2
     tier.save(WarmPage(None, tokens(1), 1))
     tier.close()
-
-
-def test_pages_of_pictures_are_not_written(host: Host) -> None:
-    """Neither when they are evicted nor at the end: their keys mean nothing to another process."""
-    pages = [WarmPage(None, PICTURE, 2), WarmPage(None, PICTURE[:PAGE_TOKENS], 1)]
-    host.tier.save(pages[0])
-    host.work()
-    assert host.directory.files == 0
-    host.restart(*pages)
-    assert host.directory.files == 1

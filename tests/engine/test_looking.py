@@ -17,6 +17,7 @@ from fake_loads import until
 from fake_model import fake_model
 from fake_sight import SeeingExecutor, SketchedEyes, Sketcher, lay, look_at, shown
 from heddle.config import EngineConfig
+from heddle.disk import page_file
 from heddle.embedding import EmbeddingParams
 from heddle.engine import Engine
 from heddle.engine.health import HealthState
@@ -33,6 +34,7 @@ from heddle.errors import (
 from heddle.extensions.llamacpp.slot_files import restore_slot, save_slot
 from heddle.outputs import FinishReason
 from heddle.sampling_params import SamplingParams
+from heddle.state import PictureKeys
 from patience import PATIENCE
 
 if TYPE_CHECKING:
@@ -329,18 +331,25 @@ def weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_the_disk_has_what_comes_before_a_picture(
-    start: Callable[..., Engine], weights: Path
+@pytest.mark.parametrize(("content", "cached"), [(b"one", 96), (b"other", 32)])
+def test_the_disk_has_pages_of_pictures_by_their_content(
+    start: Callable[..., Engine],
+    weights: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    content: bytes,
+    cached: int,
 ) -> None:
-    """The key of a picture means another one, or none, to the next process."""
+    """In the next process another picture may have the same key."""
     settings = {"path": weights, "prefix_cache_dir": str(weights.parent / "pages")}
-    for cached in (0, 32):
+    for seen, hit in ((b"one", 0), (content, cached)):
+        keys = PictureKeys()
+        assert [keys.key_of(one) for one in (b"before", seen)][1] == look_at(1, 70).key
+        monkeypatch.setattr(page_file, "PICTURE_KEYS", keys)
         engine, laid = start(executor=SeeingExecutor(), **settings), lay([5] * 40, look_at(1, 70))
         output = submit(engine, laid).wait()
         assert [token.token for token in output.tokens] == expected(laid)
-        assert output.usage.cached_tokens == cached
+        assert output.usage.cached_tokens == hit
         engine.close()
-        assert len(list((weights.parent / "pages").rglob("*.page"))) == 1
 
 
 def test_a_slot_file_has_what_comes_before_a_picture(

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from heddle.disk.tier import Restore
-from heddle.state import FIRST_KEY, PAGE_TOKENS, TokenArray
+from heddle.state import PAGE_TOKENS, TokenArray
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,11 +49,6 @@ class DiskPages:
         if not self._tiers or not self._prefixes.enabled or first >= end:
             return None
         run = TokenArray("i", tokens[: end * PAGE_TOKENS])
-        if max(run) >= FIRST_KEY:  # keys of pictures mean nothing to another process
-            until = next(at for at, token in enumerate(run) if token >= FIRST_KEY)
-            run = run[: until // PAGE_TOKENS * PAGE_TOKENS]
-            if len(run) <= first * PAGE_TOKENS:
-                return None
         found = (tier.find(match.salt, run, first) for tier in self._tiers)
         return next((restore for restore in found if restore is not None), None)
 

@@ -9,6 +9,9 @@ everything that determines its content. The content::
     4 a token  the ids of the sequence from its first token to the page's last
     the rest   the page
 
+The ids of a page with tokens of pictures are followed by 32 bytes for each of these pictures: the
+digest of what the eyes read. Its tokens then have a number from FIRST_KEY on in place of an id.
+
 The reader does not parse a file. It knows each byte of the header and of the ids, and compares them
 with the file. So it compares tokens, not digests of tokens. It refuses a file of another model,
 salt, format or length in the same way as a file with a flipped bit. Files never contain the salt
@@ -28,7 +31,7 @@ from typing import TYPE_CHECKING
 
 import xxhash
 
-from heddle.state import PAGE_TOKENS, TokenArray
+from heddle.state import FIRST_KEY, PAGE_TOKENS, PICTURE_KEYS, TokenArray
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,15 +66,28 @@ class Prefix:
     @property
     def name(self) -> str:
         """The name of the file of the last page."""
-        return hashlib.sha256(self.fingerprint + self.scope + self.tokens.tobytes()).hexdigest()
+        return hashlib.sha256(self.fingerprint + self.scope + self.ids()).hexdigest()
+
+    def ids(self) -> bytes:
+        """The tokens as files have them."""
+        if max(self.tokens, default=0) < FIRST_KEY:
+            return self.tokens.tobytes()
+        return b"".join(self._ids_of_pages())
+
+    def _ids_of_pages(self) -> Iterator[bytes]:
+        for start in range(0, len(self.tokens), PAGE_TOKENS):
+            page = self.tokens[start : start + PAGE_TOKENS]
+            keys = list(dict.fromkeys(key for key in page if key >= FIRST_KEY))
+            for place, token in enumerate(page):
+                if token >= FIRST_KEY:
+                    page[place] = FIRST_KEY + keys.index(token)
+            yield page.tobytes() + b"".join(map(PICTURE_KEYS.content_of, keys))
 
     def names(self) -> Iterator[str]:
         """The names of the files of all pages, in order."""
         digest = hashlib.sha256(self.fingerprint + self.scope)
-        ids = self.tokens.tobytes()
-        step = PAGE_TOKENS * self.tokens.itemsize
-        for start in range(0, len(ids), step):
-            digest.update(ids[start : start + step])
+        for ids in self._ids_of_pages():
+            digest.update(ids)
             yield digest.hexdigest()
 
     def of_snapshot(self) -> Prefix:
@@ -86,7 +102,7 @@ class Prefix:
     def header(self, page_bytes: int) -> bytes:
         """The bytes between the checksum and the page in the file of the last page."""
         fields = (_MAGIC, FORMAT, len(self.tokens), page_bytes, self.fingerprint, self.scope)
-        return _HEADER.pack(*fields) + self.tokens.tobytes()
+        return _HEADER.pack(*fields) + self.ids()
 
 
 def scope_of(salt: str | None) -> bytes:
@@ -99,8 +115,7 @@ def scope_of(salt: str | None) -> bytes:
 
 def file_bytes(prefix: Prefix, page_bytes: int) -> int:
     """Size of the file of the last page."""
-    header = _HEADER.size + len(prefix.tokens) * prefix.tokens.itemsize
-    return _CHECKSUM_BYTES + header + page_bytes
+    return _CHECKSUM_BYTES + _HEADER.size + len(prefix.ids()) + page_bytes
 
 
 def parts_of(prefix: Prefix, page: memoryview) -> tuple[bytes, bytes, memoryview]:

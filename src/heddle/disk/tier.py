@@ -22,7 +22,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from heddle.disk.page_file import PageFileError, Prefix, file_bytes, page_in, parts_of, scope_of
-from heddle.state import FIRST_KEY, PAGE_TOKENS, TokenArray
+from heddle.state import PAGE_TOKENS, TokenArray
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -460,12 +460,7 @@ class DiskTier:
         return Prefix(self._fingerprint, scope_of(salt), tokens)
 
     def _files_of(self, page: WarmPage) -> Iterator[_File]:
-        """The files of a page: the file of the page itself, and of its snapshot if there is one.
-
-        There are none behind a picture: its key means nothing to another process.
-        """
-        if max(page.tokens) >= FIRST_KEY:
-            return
+        """The files of a page: the file of the page itself, and of its snapshot if there is one."""
         prefix, memory = self._prefix(page.salt, page.tokens), self._memory
         read_page = partial(memory.read_page, page.page, page.windows)
         yield _File(prefix, prefix.name, self._page_bytes, read_page)

@@ -16,11 +16,14 @@ import pytest
 from seeing_model import write_eyes, write_model
 
 from heddle.config import EngineConfig
+from heddle.disk import page_file
 from heddle.engine import Engine
 from heddle.engine.streaming.blocking import Collector
 from heddle.errors import InvalidRequestError
+from heddle.extensions.vision import sighting
 from heddle.pictures import Illustrated, Picture
 from heddle.sampling_params import SamplingParams
+from heddle.state import PAGE_TOKENS, PictureKeys
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -173,3 +176,24 @@ def test_another_engine_goes_on(seeing: Path, case: tuple[bool, list[Bits]]) -> 
             assert [bits(one.wait()) for one in collectors] == expected
             assert bits(second.complete(prompt(third), PARAMS)) == alone
             assert bits(second.complete(PROMPTS[0], PARAMS)) == expected[0]
+
+
+def test_a_restarted_engine_finds_pictures_on_disk(
+    seeing: Path,
+    case: tuple[bool, list[Bits]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The next process has other keys, and its eyes need not see what it finds."""
+    whole, expected = case
+    for others in (0, 3):
+        keys = PictureKeys()
+        for number in range(others):
+            keys.key_of(bytes([number]))
+        for module in (page_file, sighting):
+            monkeypatch.setattr(module, "PICTURE_KEYS", keys)
+        with engine_of(seeing, whole=whole, prefix_cache_dir=str(tmp_path / "pages")) as engine:
+            output = engine.complete(PROMPTS[2], PARAMS)
+            assert bits(output) == expected[2]
+            cached = output.usage.cached_tokens
+    assert cached >= output.usage.prompt_tokens - 2 * PAGE_TOKENS

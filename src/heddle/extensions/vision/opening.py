@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,6 +30,7 @@ from heddle.extensions.vision.processors.pixtral import pixtral_of, pixtral_of_g
 from heddle.extensions.vision.processors.qwen_vl import QwenVL, qwen_vl_of, qwen_vl_of_gguf
 from heddle.extensions.vision.settings import EyesSettings
 from heddle.extensions.vision.sighting import ModelEyes
+from heddle.loading.digests import digest_of_files
 from heddle.process_memory import machine_memory
 from heddle.weights.huggingface.json_files import read_optional_json
 
@@ -91,7 +92,7 @@ def eyes_of_model(
         return None
     with closing(eyes):
         try:
-            return _opened(eyes, checkpoint, tokenizer, settings, executor)
+            return _opened(eyes, checkpoint, tokenizer, config, executor)
         except UnsupportedModelError as error:
             if settings.mmproj not in ("auto", "none"):
                 raise
@@ -103,9 +104,10 @@ def _opened(
     eyes: EyesCheckpoint,
     checkpoint: Checkpoint,
     tokenizer: Tokenizer,
-    settings: EyesSettings,
+    config: EngineConfig,
     executor: SeeingExecutor,
 ) -> ModelEyes:
+    settings = config.of(EyesSettings)
     kind, processor = kind_of(eyes), _limited(_processor(eyes), settings.image_tokens)
     _check_tiles(kind, processor)
     row = _id_of(tokenizer, processor.row_token)
@@ -122,7 +124,7 @@ def _opened(
         most_patches=most,
         has_axes=checkpoint.hyperparameters.get("rope.sections") is not None,
         whole=_are_whole(eyes, checkpoint),
-        files=tuple(sorted(eyes.stamps.items())),
+        files=_files(eyes, config),
     )
 
 
@@ -133,6 +135,18 @@ def _id_of(tokenizer: Tokenizer, token: str) -> int:
             f"the tokenizer has no token {token}, which stands for pictures"
         )
     return found
+
+
+def _files(eyes: EyesCheckpoint, config: EngineConfig) -> str:
+    """What says whether other files are these. Other processes need to know it, too, for the disk.
+
+    Raises:
+        ModelFileError: a file has changed since it was opened.
+    """
+    if config.prefix_cache_dir:
+        with suppress(OSError):
+            return digest_of_files(eyes.stamps)
+    return repr(sorted(eyes.stamps.items()))
 
 
 def _are_whole(eyes: EyesCheckpoint, text: Checkpoint) -> bool:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
-from itertools import count
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from heddle.errors import InvalidRequestError, OverloadedError
 from heddle.pictures import Laid, Look, Pictures, Span
-from heddle.state import FIRST_KEY
+from heddle.state import PICTURE_KEYS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 
 _MOST_WAITING = 1 << 30
 """Most bytes of patches that wait for the eyes. More pictures are refused for a moment."""
-
-_KEYS = count(FIRST_KEY)
-"""Keys of looks. Requests go from an engine to the next one, so all engines share them."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -51,8 +48,9 @@ class SeenPictures:
     A picture that a request still needs is found also if it is over the budget.
     """
 
-    def __init__(self, most_bytes: int) -> None:
-        self._most = most_bytes
+    def __init__(self, most_bytes: int, eyes: bytes) -> None:
+        """Other `eyes` make other rows of the same pictures."""
+        self._most, self._eyes = most_bytes, eyes
         self._lock = threading.Lock()
         self._kept: OrderedDict[str, Seen] = OrderedDict()
         self._looks: WeakValueDictionary[str, Seen] = WeakValueDictionary()
@@ -75,6 +73,10 @@ class SeenPictures:
         scenes = kind.scenes(prepared.tiles)
         arrange = kind.arrange(prepared.tiles, prepared.kept)
         rows = kind.count(prepared.tiles, prepared.kept)
+        content = hashlib.sha256(self._eyes + repr((prepared.text, prepared.kept)).encode())
+        for scene in scenes:
+            content.update(scene.places.tobytes() + scene.runs.tobytes())
+            content.update(scene.values)
         with self._lock:
             seen = self._looks.get(digest)
             if seen is None:
@@ -83,8 +85,8 @@ class SeenPictures:
                     raise OverloadedError(
                         "too many pictures wait to be seen; try again later", retry_after=5.0
                     )
-                text = prepared.text
-                seen = Seen(next(_KEYS), rows, scenes, arrange, text=text, grid=grid)
+                key = PICTURE_KEYS.key_of(content.digest())
+                seen = Seen(key, rows, scenes, arrange, text=prepared.text, grid=grid)
                 self._looks[digest] = seen
             self._kept[digest] = seen
             self._kept.move_to_end(digest)
@@ -129,13 +131,14 @@ class ModelEyes:
         most_patches: int,
         has_axes: bool,
         whole: bool,
-        files: tuple[object, ...] = (),
+        files: str = "",
     ) -> None:
         """`row_id` is the token of a row in texts, and `blank_id` that in sequences.
 
         `has_axes` says whether the model turns heads by axes.
 
-        `files` are equal only if the files of the eyes are.
+        `files` is equal only if the files of the eyes are, and in another process, too, if pages go
+        to disk.
 
         With `whole`, all tokens of a picture see one another.
         """
@@ -147,8 +150,8 @@ class ModelEyes:
         self._row_id, self._blank_id = row_id, blank_id
         self._has_axes = has_axes
         self._most_patches = most_patches
-        self.bits = *files, most_patches
-        self._seen = SeenPictures(cache_bytes)
+        self.bits = files, most_patches
+        self._seen = SeenPictures(cache_bytes, repr(self.bits).encode())
 
     def count(self, width: int, height: int) -> int:
         return self._processor.count(width, height)
