@@ -32,8 +32,10 @@ from heddle.errors import (
     StepAbandonedError,
 )
 from heddle.extensions.llamacpp.slot_files import restore_slot, save_slot
+from heddle.extensions.sight.recorder import row_of
 from heddle.outputs import FinishReason
 from heddle.sampling_params import SamplingParams
+from heddle.scheduler.sequence import SlotState
 from heddle.state import PictureKeys
 from patience import PATIENCE
 
@@ -364,6 +366,25 @@ def test_a_slot_file_has_what_comes_before_a_picture(
     output = submit(other, laid).wait()
     assert [token.token for token in output.tokens] == expected(laid)
     assert output.usage.cached_tokens == 40
+
+
+def test_a_slot_says_that_it_waits_for_the_eyes_whose_time_counts(
+    start: Callable[..., Engine], eyes: Sketcher
+) -> None:
+    """The eyes work as long as a step does: `step_began` says since when."""
+    engine = start()
+    loop = engine.thread._loop
+    idle = loop.activity.step_began
+    eyes.gate.clear()
+    waiting = submit(engine, lay([5], look_at(1, 20, seen=False)))
+    assert eyes.entered.wait(PATIENCE)
+    assert engine.snapshot().slots[0].state is SlotState.WAITING_FOR_PICTURE
+    began = loop.activity.step_began
+    assert began is not None
+    assert began != idle
+    assert row_of(next(iter(loop.delivery.requests.values()))).state == "waiting_for_picture"
+    eyes.gate.set()
+    waiting.wait()
 
 
 # --- refusals ------------------------------------------------------------------------------------

@@ -335,6 +335,7 @@ class EngineLoop:
         if self._ahead is None:
             self._deliver()  # the tokens of the last step do not wait for the eyes
         self._begin_turn()
+        self.activity.step_began = time.perf_counter()
         try:
             error = looking.advance(self.scheduler.slots, self._shown)
         except StepAbandonedError as cause:
@@ -343,6 +344,7 @@ class EngineLoop:
             hang = "the eyes made no progress, and were abandoned (watchdog)"
             raise self._fail(self._shown, Poison(hang)) from cause
         finally:
+            self.activity.end(time.perf_counter())
             self._give_turn()
         self.heartbeat.enter(Phase.DELIVERING)
         if error is not None:

@@ -30,6 +30,7 @@ class SlotState(Enum):
 
     FREE = "free"
     WAITING_FOR_PREFIX = "waiting_for_prefix"
+    WAITING_FOR_PICTURE = "waiting_for_picture"
     PREFILLING = "prefilling"
     GENERATING = "generating"
     PAUSED = "paused"
@@ -296,5 +297,6 @@ class Sequence:
         if self.paused:
             return SlotState.PAUSED
         if self.waits and self.awaited is None:
-            return SlotState.WAITING_FOR_PREFIX
+            has_prefix = self.leader is None and self.restore is None
+            return SlotState.WAITING_FOR_PICTURE if has_prefix else SlotState.WAITING_FOR_PREFIX
         return SlotState.GENERATING if self.generating else SlotState.PREFILLING

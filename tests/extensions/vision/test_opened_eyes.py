@@ -10,9 +10,9 @@ import pytest
 from seen import eyes_in
 from tiny_eyes import GEMMA3, GEMMA4, GEMMA4_SMALL, IDEFICS3
 
-from heddle.errors import ModelFileError
+from heddle.errors import ModelFileError, UnsupportedModelError
 from heddle.extensions.vision.kinds import kind_of
-from heddle.extensions.vision.opening import _are_whole, _check_tiles
+from heddle.extensions.vision.opening import _are_whole, _check_tiles, _check_window
 from heddle.extensions.vision.processors.gemma3 import gemma3_of
 from heddle.extensions.vision.processors.gemma4 import gemma4_of
 from heddle.extensions.vision.processors.idefics3 import idefics3_of
@@ -71,9 +71,23 @@ def test_tokens_of_a_picture_see_one_another_in_some_models(
         assert _are_whole(eyes, text_model(0)) is whole
 
 
-def text_model(width: int) -> Any:
-    """A text model whose layers have own inputs of so many elements."""
-    return SimpleNamespace(hyperparameters=SimpleNamespace(count=lambda name: width))
+def text_model(value: int) -> Any:
+    """A text model of which a hyperparameter, whichever it is, has this value."""
+    return SimpleNamespace(hyperparameters=SimpleNamespace(count=lambda name: value))
+
+
+@pytest.mark.parametrize("window", [0, 8, 7])
+@pytest.mark.parametrize(
+    "processor", [gemma4_of({**SMALL, "max_soft_tokens": 8}), gemma3_of({"image_seq_length": 8})]
+)
+def test_a_window_must_hold_a_picture_whose_tokens_see_one_another(
+    processor: Processor, window: int
+) -> None:
+    if window != 7:
+        _check_window(text_model(window), processor)
+        return
+    with pytest.raises(UnsupportedModelError, match=r"have 8 tokens .* see 7 positions only"):
+        _check_window(text_model(window), processor)
 
 
 @pytest.mark.parametrize("width", [0, 10])

@@ -235,7 +235,7 @@ class Activity:
     # --- read by any thread ----------------------------------------------------------------------
 
     def utilisation(self, now: float) -> float:
-        """Share of the wall time of the window that steps took, planning and delivery included.
+        """Share of the window's wall time that steps, with planning and delivery, and eyes took.
 
         In [0, 1]. The step in flight counts with its time so far.
         """

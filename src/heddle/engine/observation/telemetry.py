@@ -119,7 +119,7 @@ class ActivitySnapshot:
     """The activity of an engine at one moment; see `Activity`.
 
     Attributes:
-        utilisation: share of the wall time of the last seconds that steps took, in [0, 1].
+        utilisation: share of the wall time of the last seconds that steps and eyes took, in [0, 1].
         tokens_per_second: generated tokens per second in the last seconds, of all slots.
         prompt_tokens_per_second: computed prompt tokens per second in the last seconds.
         step: the step in flight or the last one; None before the first step.

@@ -13,6 +13,7 @@ from weakref import ref
 
 from heddle.engine.observation.telemetry import Observer
 from heddle.extensions.sight.percentiles import Minute
+from heddle.scheduler.sequence import SlotState
 from heddle.step import Sampled
 
 if TYPE_CHECKING:
@@ -192,4 +193,6 @@ def _state(request: Request) -> str:
         return "draining"
     if request.sequence.slot < 0:
         return "waiting"
+    if request.sequence.wants_looks:
+        return SlotState.WAITING_FOR_PICTURE.value
     return "decode" if request.first_token_at else "prefill"

@@ -114,6 +114,9 @@ def _opened(
     blank = row
     if isinstance(processor, Gemma4):
         blank = _id_of(tokenizer, processor.blank_token)
+    whole = _are_whole(eyes, checkpoint)
+    if whole:
+        _check_window(checkpoint, processor)
     _check_memory(eyes)
     most = _most_patches(eyes, kind, processor, settings.image_tokens)
     return ModelEyes(
@@ -123,7 +126,7 @@ def _opened(
         summary=_summary(eyes),
         most_patches=most,
         has_axes=checkpoint.hyperparameters.get("rope.sections") is not None,
-        whole=_are_whole(eyes, checkpoint),
+        whole=whole,
         files=_files(eyes, config),
     )
 
@@ -157,6 +160,22 @@ def _are_whole(eyes: EyesCheckpoint, text: Checkpoint) -> bool:
     if said is None:  # GGUF files do not say: models whose layers have own inputs do not
         return not text.hyperparameters.count("layer_input_width")
     return bool(said)
+
+
+def _check_window(text: Checkpoint, processor: Processor) -> None:
+    """Check that the tokens of a picture are within the window of layers, if layers have one.
+
+    Raises:
+        UnsupportedModelError: a picture may have more tokens.
+    """
+    window = text.hyperparameters.count("window")
+    most = processor.most if isinstance(processor, Gemma4) else processor.count(1, 1)
+    if 0 < window < most:
+        raise UnsupportedModelError(
+            f"a picture may have {most} tokens that see one another, but some layers see"
+            f" {window} positions only. For Gemma 4, set image_tokens to {window} or less",
+            param="image_tokens",
+        )
 
 
 def _check_tiles(kind: Kind, processor: Processor) -> None:

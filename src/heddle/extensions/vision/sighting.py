@@ -76,7 +76,7 @@ class SeenPictures:
         content = hashlib.sha256(self._eyes + repr((prepared.text, prepared.kept)).encode())
         for scene in scenes:
             content.update(scene.places.tobytes() + scene.runs.tobytes())
-            content.update(scene.values)
+            content.update(scene.values.data)
         with self._lock:
             seen = self._looks.get(digest)
             if seen is None:
