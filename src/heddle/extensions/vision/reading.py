@@ -16,21 +16,43 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
+from PIL.BmpImagePlugin import BmpImageFile
+from PIL.GifImagePlugin import GifImageFile
+from PIL.JpegImagePlugin import JpegImageFile
+from PIL.PngImagePlugin import PngImageFile
+from PIL.WebPImagePlugin import WebPImageFile
 
 from heddle.errors import InvalidRequestError, OutOfMemoryError
 from heddle.pictures import Picture
 from heddle.process_memory import available_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
+
+    from PIL.ImageFile import ImageFile
 
 MOST_PIXELS = 64_000_000
 """Most pixels of a picture. Phones make up to 50 million. They take 0.2 GB as RGB, and a file of
 8 kB may hold them."""
 
-_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
-"""Formats of Pillow that are read. TIFF is not among them: clients seldom send it, and its many
-codecs would be open to requests."""
+
+class _Jpeg(JpegImageFile):
+    """A JPEG whose EXIF is not read for the dots per inch, because Pillow may warn of it."""
+
+    def _read_dpi_from_exif(self) -> None:
+        pass
+
+
+_FORMATS: Mapping[bytes, type[ImageFile]] = {
+    b"\x89PNG\r\n\x1a\n": PngImageFile,
+    b"\xff\xd8\xff": _Jpeg,
+    b"RIFF": WebPImageFile,
+    b"GIF8": GifImageFile,
+    b"BM": BmpImageFile,
+}
+"""What reads a file, by its first bytes. TIFF is not among them: clients seldom send it, and its
+many codecs would be open to requests. `Image.open` would warn of sizes that are checked here, and a
+filter of warnings is for all threads."""
 
 _MOST_SCANS = 64
 """Most scans of a JPEG. Progressive files have about 10. Each scan takes time for all pixels, and
@@ -43,6 +65,8 @@ _ONE = threading.Lock()
 """Held while a picture is decoded, so that each check of the memory is true."""
 
 _ORIENTATION = 0x0112
+_TIFF_BYTES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 13: 4}
+"""Bytes of a value in EXIF, by the number of its type."""
 _TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -71,7 +95,10 @@ class OpenedPicture:
         self._param = param
         _check_kind(data, param)
         with _refusing(param):
-            self._image = Image.open(BytesIO(data), formats=_FORMATS)
+            reader = next((one for begin, one in _FORMATS.items() if data.startswith(begin)), None)
+            if reader is None:
+                raise UnidentifiedImageError
+            self._image = reader(BytesIO(data), "")
         self.pixels = _checked(self._image.size, param)
 
     def read(self) -> Picture:
@@ -107,15 +134,42 @@ def picture_of_image(image: Image.Image, param: str) -> Picture:
 
 def _picture_of(image: Image.Image) -> Picture:
     image.load()
-    try:
-        turn = _TURNS.get(image.getexif().get(_ORIENTATION, 1))
-    except Exception:  # damaged EXIF does not damage the picture
-        turn = None
+    turn = _TURNS.get(_orientation(image))
     if image.mode.startswith("I;16"):
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     if turn is not None:
         image = image.transpose(turn)
     return Picture.of(np.asarray(_opaque(image)))
+
+
+def _orientation(image: Image.Image) -> int:
+    """The orientation in EXIF; 1 if EXIF is damaged, which does not damage the picture."""
+    try:
+        exif = image.info.get("exif", b"")
+        found = image.getexif().get(_ORIENTATION, 1) if _is_whole(exif) else 1
+    except Exception:  # many kinds
+        return 1
+    return found if isinstance(found, int) else 1
+
+
+def _is_whole(exif: bytes) -> bool:
+    """Whether the entries of EXIF have their values. Pillow would warn of those that have not."""
+    exif = exif.removeprefix(b"Exif\0\0")
+    if not exif:
+        return True
+    order = {b"II": "<", b"MM": ">"}[exif[:2]]
+    (begin,) = struct.unpack_from(f"{order}I", exif, 4)
+    (count,) = struct.unpack_from(f"{order}H", exif, begin)
+    total = 0
+    for place in range(begin + 2, begin + 2 + 12 * count, 12):
+        tag, kind, values, where = struct.unpack_from(f"{order}HHII", exif, place)
+        size = values * _TIFF_BYTES.get(kind, 0)
+        total += size if size > 4 else 0
+        if size > 4 and max(where + size, total) > len(exif):
+            return False
+        if tag == _ORIENTATION and values != 1:
+            return False
+    return begin + 2 + 12 * count + 4 <= len(exif)
 
 
 def _opaque(image: Image.Image) -> Image.Image:
