@@ -13,6 +13,7 @@ from tiny_eyes import GEMMA3, GEMMA4, GEMMA4_SMALL, IDEFICS3
 from heddle.errors import ModelFileError, UnsupportedModelError
 from heddle.extensions.vision.kinds import kind_of
 from heddle.extensions.vision.opening import _are_whole, _check_tiles, _check_window
+from heddle.extensions.vision.processors.any_shape import glm4v_of, qwen_vl_of
 from heddle.extensions.vision.processors.gemma3 import gemma3_of
 from heddle.extensions.vision.processors.gemma4 import gemma4_of
 from heddle.extensions.vision.processors.idefics3 import idefics3_of
@@ -119,3 +120,11 @@ def test_padding_stands_where_rows_of_gemma_4_are(tmp_path: Path) -> None:
     assert laid.tokens == [5, 5, 0, 0, 0, 0, 5]
     [span] = laid.pictures.spans
     assert (span.first, span.count) == (2, 4)
+
+
+@pytest.mark.parametrize("make", [gemma4_of, qwen_vl_of, glm4v_of])
+def test_pictures_of_any_shape_are_limited(make: Callable[[dict[str, Any]], Any]) -> None:
+    processor = make({})
+    assert processor.count(800, 600) > 70
+    assert 50 < processor.limited(70).count(800, 600) <= 70
+    assert processor.limited(10**6).count(800, 600) == processor.count(800, 600)

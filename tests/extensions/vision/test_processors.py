@@ -13,10 +13,15 @@ import pytest
 from vision_cases import CASES, digest, picture, samples, shapes, sizes
 
 from heddle.errors import InvalidRequestError, ModelFileError, UnsupportedModelError
+from heddle.extensions.vision.processors.any_shape import (
+    glm4v_of,
+    glm4v_of_gguf,
+    qwen_vl_of,
+    qwen_vl_of_gguf,
+)
 from heddle.extensions.vision.processors.fields import joined
 from heddle.extensions.vision.processors.gemma3 import gemma3_of, gemma3_of_gguf
 from heddle.extensions.vision.processors.gemma4 import gemma4_of, gemma4_of_gguf
-from heddle.extensions.vision.processors.glm4v import glm4v_of, glm4v_of_gguf
 from heddle.extensions.vision.processors.idefics3 import idefics3_of, idefics3_of_gguf
 from heddle.extensions.vision.processors.internvl import internvl_of, internvl_of_gguf
 from heddle.extensions.vision.processors.lfm2_vl import lfm2_vl_of, lfm2_vl_of_gguf
@@ -26,7 +31,6 @@ from heddle.extensions.vision.processors.llava_next import llava_next_of, llava_
 from heddle.extensions.vision.processors.normalising import Normaliser
 from heddle.extensions.vision.processors.pixtral import pixtral_of, pixtral_of_gguf
 from heddle.extensions.vision.processors.prepared import MOST_PIXELS, Kept
-from heddle.extensions.vision.processors.qwen_vl import qwen_vl_of, qwen_vl_of_gguf
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,6 +20,7 @@ from heddle.disk import page_file
 from heddle.engine import Engine
 from heddle.engine.streaming.blocking import Collector
 from heddle.errors import InvalidRequestError
+from heddle.extensions.drafters.settings import DrafterSettings
 from heddle.extensions.vision import sighting
 from heddle.pictures import Illustrated, Picture
 from heddle.sampling_params import SamplingParams
@@ -149,6 +150,18 @@ def test_with_guesses(seeing: Path, case: tuple[bool, list[Bits]]) -> None:
             output = collector.wait()
             assert bits(output) == (text, tokens)
             assert output.usage.accepted_tokens > 0
+
+
+def test_with_a_draft_model_that_sees_nothing(seeing: Path, case: tuple[bool, list[Bits]]) -> None:
+    """It reads the token of a row as any other token; the model checks what it guesses."""
+    whole, expected = case
+    drafts = DrafterSettings(draft=str(seeing))
+    settings = {"speculation": "auto", "prefix_cache": False, "extensions": (drafts,)}
+    with engine_of(seeing, whole=whole, **settings) as engine:
+        outputs = [engine.complete(one, PARAMS) for one in PROMPTS]
+        assert [bits(one) for one in outputs] == expected
+        assert at_once(engine, PROMPTS, PARAMS) == expected
+    assert sum(one.usage.drafted_tokens for one in outputs) > 0
 
 
 def test_a_picture_that_fits_no_step_is_refused(seeing: Path) -> None:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from heddle.extensions.vision.processors.any_shape import glm4v_of, qwen_vl_of
 from heddle.extensions.vision.processors.fields import joined
 from heddle.extensions.vision.processors.gemma3 import gemma3_of
 from heddle.extensions.vision.processors.gemma4 import gemma4_of
-from heddle.extensions.vision.processors.glm4v import glm4v_of
 from heddle.extensions.vision.processors.idefics3 import idefics3_of
 from heddle.extensions.vision.processors.internvl import internvl_of
 from heddle.extensions.vision.processors.lfm2_vl import lfm2_vl_of
@@ -20,7 +20,6 @@ from heddle.extensions.vision.processors.llama4 import llama4_of
 from heddle.extensions.vision.processors.llava import llava_of
 from heddle.extensions.vision.processors.llava_next import llava_next_of
 from heddle.extensions.vision.processors.pixtral import pixtral_of
-from heddle.extensions.vision.processors.qwen_vl import qwen_vl_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -6,7 +6,6 @@ import logging
 import math
 from collections import Counter
 from contextlib import closing, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,9 +16,15 @@ from heddle.executors.seeing import SeeingExecutor
 from heddle.extensions.vision.files import eyes_of
 from heddle.extensions.vision.kinds import kind_of
 from heddle.extensions.vision.processors import fields
+from heddle.extensions.vision.processors.any_shape import (
+    AnyShape,
+    glm4v_of,
+    glm4v_of_gguf,
+    qwen_vl_of,
+    qwen_vl_of_gguf,
+)
 from heddle.extensions.vision.processors.gemma3 import gemma3_of, gemma3_of_gguf
 from heddle.extensions.vision.processors.gemma4 import Gemma4, gemma4_of, gemma4_of_gguf
-from heddle.extensions.vision.processors.glm4v import Glm4V, glm4v_of, glm4v_of_gguf
 from heddle.extensions.vision.processors.idefics3 import idefics3_of, idefics3_of_gguf
 from heddle.extensions.vision.processors.internvl import internvl_of, internvl_of_gguf
 from heddle.extensions.vision.processors.lfm2_vl import lfm2_vl_of, lfm2_vl_of_gguf
@@ -27,7 +32,6 @@ from heddle.extensions.vision.processors.llama4 import llama4_of, llama4_of_gguf
 from heddle.extensions.vision.processors.llava import llava_of, llava_of_gguf
 from heddle.extensions.vision.processors.llava_next import llava_next_of, llava_next_of_gguf
 from heddle.extensions.vision.processors.pixtral import pixtral_of, pixtral_of_gguf
-from heddle.extensions.vision.processors.qwen_vl import QwenVL, qwen_vl_of, qwen_vl_of_gguf
 from heddle.extensions.vision.settings import EyesSettings
 from heddle.extensions.vision.sighting import ModelEyes
 from heddle.loading.digests import digest_of_files
@@ -108,7 +112,9 @@ def _opened(
     executor: SeeingExecutor,
 ) -> ModelEyes:
     settings = config.of(EyesSettings)
-    kind, processor = kind_of(eyes), _limited(_processor(eyes), settings.image_tokens)
+    kind, processor = kind_of(eyes), _processor(eyes)
+    if isinstance(processor, AnyShape | Gemma4):
+        processor = processor.limited(settings.image_tokens)
     _check_tiles(kind, processor)
     row = _id_of(tokenizer, processor.row_token)
     blank = row
@@ -202,7 +208,7 @@ def _check_tiles(kind: Kind, processor: Processor) -> None:
 
 def _most_patches(eyes: EyesCheckpoint, kind: Kind, processor: Processor, image_tokens: int) -> int:
     """Patches of the largest scene, or of several."""
-    if isinstance(processor, QwenVL | Glm4V | Gemma4):
+    if isinstance(processor, AnyShape | Gemma4):
         largest = image_tokens * kind.tower.fold
     else:
         read = eyes.hyperparameters
@@ -249,13 +255,3 @@ def _processor(eyes: EyesCheckpoint) -> Processor:
         for name in ("preprocessor", "processor")
     )
     return of_folder(fields.joined(one, other))
-
-
-def _limited(processor: Processor, tokens: int) -> Processor:
-    """The processor, whose pictures of any shape become at most so many tokens."""
-    if isinstance(processor, QwenVL | Glm4V):
-        most = min(int(processor.most), tokens * processor.unit**2)
-        return replace(processor, most=max(int(processor.least), most))
-    if isinstance(processor, Gemma4):
-        return replace(processor, most=min(processor.most, tokens))
-    return processor

@@ -50,6 +50,10 @@ class Gemma4:
     row_token: str = "<|image|>"
     blank_token: str = "<pad>"
 
+    def limited(self, tokens: int) -> Gemma4:
+        """The same processor, whose pictures become at most so many tokens."""
+        return replace(self, most=min(self.most, tokens))
+
     def prepare(self, pixels: NDArray[np.uint8]) -> Prepared:
         down, across = self._grid(*pixels.shape[:2])
         tile = resized(pixels, down * self.unit, across * self.unit, self.resampling)
