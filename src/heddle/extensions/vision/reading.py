@@ -158,8 +158,8 @@ def _is_whole(exif: bytes) -> bool:
     if not exif:
         return True
     order = {b"II": "<", b"MM": ">"}[exif[:2]]
-    (begin,) = struct.unpack_from(f"{order}I", exif, 4)
-    (count,) = struct.unpack_from(f"{order}H", exif, begin)
+    begin = int(struct.unpack_from(f"{order}I", exif, 4)[0])
+    count = int(struct.unpack_from(f"{order}H", exif, begin)[0])
     total = 0
     for place in range(begin + 2, begin + 2 + 12 * count, 12):
         tag, kind, values, where = struct.unpack_from(f"{order}HHII", exif, place)
