@@ -22,7 +22,7 @@ from heddle.executors.arithmetic import rope_digest, source_digest, trigonometry
 from heddle.executors.cpu.batch import pooled_states
 from heddle.executors.cpu.readout import pooled
 from heddle.executors.failures import summarize
-from heddle.executors.graph.forward import model_work
+from heddle.executors.graph.forward import adaptable, model_work
 from heddle.executors.plan_problems import plan_problems
 from heddle.executors.serving import describe_memory, page_layout, position_bytes
 from heddle.extensions.torch.allocation import is_out_of_memory, out_of_memory_in_step, release
@@ -40,21 +40,24 @@ from heddle.state import PAGE_TOKENS
 from heddle.step import Deferred, StepResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from heddle.config import EngineConfig
     from heddle.executor import DeviceMemory, LogitsSummary, ModelShape
     from heddle.executors.cpu.batch import PooledStates
     from heddle.executors.cpu.logit_edits import EditSource
+    from heddle.extensions.torch.adapters import TorchAdapter
     from heddle.extensions.torch.agreement import Attempt
     from heddle.extensions.torch.chunk_rows import ChunkRows
     from heddle.extensions.torch.collective import Compared
     from heddle.extensions.torch.program import Program
     from heddle.extensions.torch.readout import Read
     from heddle.extensions.torch.sampling import StartedPicks
+    from heddle.extensions.torch.weights import Matrix
     from heddle.roofline import Limits
     from heddle.state import StateMemory
     from heddle.step import Chunk, Failed, Sampled, StepPlan
+    from heddle.weights.low_rank import LowRank
 
 
 class Uploaded(NamedTuple):
@@ -170,6 +173,13 @@ class TorchExecutor(ProgramMemory):
         with self._computing():
             self._program.warm_up(done)
 
+    def adaptable(self) -> Mapping[str, Matrix]:
+        """The matrices that adapters may change, by name."""
+        return adaptable(self._program.forward)
+
+    def make_adapter(self, changes: Mapping[str, LowRank]) -> TorchAdapter:
+        return self._program.make_adapter(changes)
+
     def measure_limits(self) -> Limits:
         return measure(self._device, self._weight_bytes)
 
@@ -259,6 +269,9 @@ class TorchExecutor(ProgramMemory):
             follows_step=len(self._started) > 0,
         )
         yield from self._program.states.problems(plan)
+        adapters = (use.adapter for chunk in plan.chunks for use in chunk.adapters)
+        if any(one.forward is not self._program.forward for one in adapters):
+            yield "an adapter is of another model"
 
     def _start(self, plan: StepPlan) -> Attempt[_Started]:
         """Ask the device for the step. Nothing here waits for results that the host reads later."""

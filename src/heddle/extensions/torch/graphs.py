@@ -262,6 +262,8 @@ class Graphs:
         for chunk in plan.chunks:
             if chunk.score is not None or chunk.pool is not None or chunk.keep_states:
                 return None
+            if chunk.adapters:  # a graph has no products for them
+                return None
             tokens += len(chunk.tokens)
             end = max(end, chunk.start + len(chunk.tokens))
         if not self._graphs or not 0 < tokens <= self._most:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from heddle.extensions.torch import functions
+from heddle.extensions.torch.adapters import Adapted, with_changes
 from heddle.extensions.torch.attention import Shape, attend
 from heddle.extensions.torch.constants import Constants
 from heddle.extensions.torch.linear_blocks import Inputs, State, attend_run
@@ -105,6 +106,8 @@ class TorchOps:
         self._check = check
         self._collective = collective
         self._constants = constants or Constants()
+        self._all_adapted = Adapted(layout.runs, layout.device)
+        self._adapted = self._all_adapted.rows
 
     @staticmethod
     def obstacle(node: Node) -> str:
@@ -141,10 +144,21 @@ class TorchOps:
             means[rows] = (total / len(x[rows])).float()
         return means
 
+    def read(self, rows: Sequence[int]) -> None:
+        """From here on, arrays have only these rows of the step, and then padding."""
+        self._adapted = self._all_adapted.read(rows)
+
     def linear(self, x: Tensor, w: Matrix) -> Tensor:
         self._check()
+        return self._changed(x, self._product(x, w), w)
+
+    def _product(self, x: Tensor, w: Matrix) -> Tensor:
         y = multiply(x, w.panels(), w.out_features)
         return y if w.bias is None else y + w.bias
+
+    def _changed(self, x: Tensor, y: Tensor, w: Matrix) -> Tensor:
+        """The product y of x and w with the changes of adapters."""
+        return with_changes(x, y, w.name, self._adapted, self._product) if self._adapted else y
 
     def norm(self, x: Tensor, w: Tensor, eps: float) -> Tensor:
         mean_square = functions.total(x * x) * (1.0 / x.shape[-1])

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from heddle.executors.graph.recording import Attend, LatentAttend, Rope
+from heddle.extensions.torch.adapters import make_adapter
 from heddle.extensions.torch.agreement import Agreement, Attempt, Exchanges
 from heddle.extensions.torch.cache import PagedMemory
 from heddle.extensions.torch.chunk_rows import logit_rows, rows_of, state_rows
@@ -30,10 +31,11 @@ from heddle.extensions.torch.together import Alone, Together
 from heddle.step import UNKNOWN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from heddle.executors.graph.forward import Forward
     from heddle.executors.graph.recording import Node
+    from heddle.extensions.torch.adapters import TorchAdapter
     from heddle.extensions.torch.agreement import Value
     from heddle.extensions.torch.collective import Collective
     from heddle.extensions.torch.graphs import Capture, Graph
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from heddle.extensions.torch.tiles import RowsTile
     from heddle.state import StateMemory
     from heddle.step import StepPlan
+    from heddle.weights.low_rank import LowRank
 
     Values = dict[Node, torch.Tensor]
 
@@ -95,6 +98,11 @@ class Program:
             self._check_attention()
         self.pages = PagedMemory(kv_type, memory, device)
         self.states = FixedStates(memory, device)
+
+    def make_adapter(self, changes: Mapping[str, LowRank]) -> TorchAdapter:
+        """See `heddle.executors.adapting.AdaptingExecutor`."""
+        checks = self._operations.uses_matmuls_of_torch
+        return make_adapter(self.forward, changes, self._device, checks_matmuls=checks)
 
     def prepare(
         self,
@@ -284,6 +292,7 @@ class Program:
             indices = np.zeros(padded(len(some)), np.int64)
             indices[: len(some)] = some
             values = {**kept, self.forward.inputs.rows: sent(indices, self._device)}
+            ops.read(some)
             self._stages.states.run(ops, values)
             if logits:
                 self._stages.logits.run(ops, values)

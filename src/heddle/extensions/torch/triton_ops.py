@@ -68,14 +68,15 @@ class TritonOps(TorchOps):
     def joint(w: Matrix) -> Hashable:
         return joint(w)
 
-    def linear(self, x: Tensor, w: Matrix) -> Tensor:
-        self._check()
+    def _product(self, x: Tensor, w: Matrix) -> Tensor:
         return multiply(self._operand(x, w.type), w)
 
     def linear_each(self, x: Tensor, weights: tuple[Matrix, ...]) -> tuple[Tensor, ...]:
         """See `heddle.extensions.torch.fused_ops.FusedOps`."""
         self._check()
-        return multiply_each(self._operand(x, weights[0].type), weights)
+        products = multiply_each(self._operand(x, weights[0].type), weights)
+        changed = zip(products, weights, strict=True)
+        return tuple([self._changed(x, y, w) for y, w in changed])
 
     def head_linear(self, x: Tensor, w: Stack) -> Tensor:
         self._check()

@@ -16,6 +16,7 @@ from heddle.extensions.torch.division.claims import WHOLE, Cut
 from heddle.extensions.torch.tiles import TILE, check_columns
 from heddle.extensions.torch.upload import Uploader
 from heddle.weights.checkpoint import claim, non_finite_weights
+from heddle.weights.low_rank import product_name
 from heddle.weights.mix import Mix
 from heddle.weights.tensor_types import unsupported
 
@@ -42,12 +43,14 @@ class Matrix:
         type: how rows are stored.
         in_features: k.
         bias: (n,) float32, or None.
+        name: for adapters, of a matrix that `TorchLoader.linear` loaded.
     """
 
     fields: tuple[torch.Tensor, ...]
     type: TensorType
     in_features: int
     bias: torch.Tensor | None = None
+    name: str = ""
 
     @property
     def out_features(self) -> int:
@@ -208,7 +211,7 @@ class TorchLoader:
 
     def linear(self, name: str, shape: tuple[int, int], cut: Cut = WHOLE) -> Matrix:
         bias = self._bias(name, shape[:1], cut)
-        matrix = replace(self._named(name, shape, cut), bias=bias)
+        matrix = replace(self._named(name, shape, cut), bias=bias, name=product_name(name))
         self._check(matrix)
         self.matmul_bytes += matrix.nbytes
         return matrix
