@@ -25,13 +25,18 @@ from heddle.weights.low_rank import LowRank
 from heddle.weights.tensor_types import TensorType
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
+    from typing import Protocol
 
-    from heddle.executors.cpu.executor import CpuExecutor
+    class Adaptable(Protocol):
+        """An executor that names the matrices that adapters may change."""
+
+        def adaptable(self) -> Mapping[str, Any]: ...
 
 
 def random_changes(
-    executor: CpuExecutor,
+    executor: Adaptable,
     seed: int,
     rank: int = 4,
     kind: TensorType = TensorType.F32,

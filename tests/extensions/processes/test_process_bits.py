@@ -11,24 +11,25 @@ import weakref
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 import pytest
 
+from adapters import random_changes
 from configs import configured
 from devices import APART, load_on
 from engram_writer import write_version_2
 from heddle.embedding import EmbeddingParams
-from heddle.errors import EngineFailedError, GrammarError, StepMemoryError
+from heddle.errors import EngineFailedError, GrammarError, StepMemoryError, UnsupportedModelError
 from heddle.executors.cpu import mask_threads
 from heddle.extensions.engrams.bias import EngramBias
 from heddle.extensions.engrams.library import EngramLibrary
 from heddle.extensions.processes.load import load_in_process
 from heddle.extensions.processes.rules import Rules, RulesReader, RulesWriter
 from heddle.sampling_params import SamplingParams, Stage
-from heddle.step import Binding, Chunk, Deferred, Failed, Pool, Scoring, StepPlan
+from heddle.step import AdapterUse, Binding, Chunk, Deferred, Failed, Pool, Scoring, StepPlan
 from heddle.token_rules import TokenPieces, TokenRules, TokenSequences
 from models.rig import Rig
 from models.tiny import gemma3, glm4_moe, llama, qwen3_5
@@ -287,3 +288,33 @@ def test_a_refused_plan_fails_its_step(device: str, tmp_path: Path) -> None:
     executor.close()
     executor.close()
     assert executor.shape.vocabulary == 32
+
+
+@apart
+def test_adapters_have_the_same_bits(device: str, tmp_path: Path) -> None:
+    """They go when nothing refers to them, and a matrix that is none is refused by name."""
+    checkpoint = llama.PLAIN.checkpoint(tmp_path)
+    beside: Any = load_on(device, checkpoint, CONFIG)
+    alone: Any = load_on(APART[device], checkpoint, CONFIG)
+    changes = random_changes(alone, 1)
+    found = []
+    for executor in (alone, beside):
+        adapters = [executor.make_adapter(random_changes(alone, seed)) for seed in (1, 2)]
+        uses = AdapterUse(adapters[0]), AdapterUse(adapters[1], 0.5)
+        score = Scoring(0, PROMPTS[1][1:], 5)
+        chunks = [
+            Chunk(slot, 0, PROMPTS[1], [slot], False, score, adapters=uses[:slot])
+            for slot in range(3)
+        ]
+        found.append(execute(executor, StepPlan((), tuple(chunks))).scored)
+    assert found[0] == found[1]
+    assert adapters[0].bytes > 0
+    dropped = adapters[0].number
+    del adapters, uses, chunks
+    gc.collect()
+    assert dropped in beside._adapters._dropped
+    beside.make_adapter(changes)
+    assert dropped not in beside._adapters._dropped
+    with pytest.raises(UnsupportedModelError, match="nothing"):
+        beside.make_adapter({"nothing": next(iter(changes.values()))})
+    beside.close()

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from heddle.doors import refer
 from heddle.executor import Executor, WarmingExecutor
+from heddle.executors.adapting import AdaptingExecutor
+from heddle.extensions.processes.adapters import HeldAdapters
 from heddle.extensions.processes.children.channel import ChannelClosedError
 from heddle.extensions.processes.children.messages import Close, Done, Failed, WarmUp, serve_state
 from heddle.extensions.processes.children.program import serve_parent
@@ -34,6 +36,8 @@ from heddle.extensions.processes.messages import (
     Loaded,
     LoadOrder,
     Log,
+    MadeAdapter,
+    MakeAdapter,
     MeasuredLimits,
     MeasureLimits,
     Order,
@@ -106,7 +110,8 @@ class _Server:
         self._edits = GivenEdits()
         executor.use_edits(self._edits)
         self._failures: dict[int, Failure] = {}  # of steps that were refused, by executor
-        self._plans = PlanReader(RulesReader())
+        self._adapters = HeldAdapters()
+        self._plans = PlanReader(RulesReader(), self._adapters)
         self._messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
 
     def run(self) -> None:
@@ -194,6 +199,12 @@ class _Server:
                 return MeasuredLimits(executor.measure_limits())
             case SummariseLogits():
                 return LastLogits(executor.logits_summary())
+            case MakeAdapter():
+                self._adapters.drop(call.dropped)
+                changes = {name: one.low_rank for name, one in call.changes.items()}
+                adapter = executor.make_adapter(changes)
+                self._adapters.keep(call.number, adapter)
+                return MadeAdapter(adapter.bytes)
         return serve_state(executor, call)
 
 
@@ -249,6 +260,7 @@ def _facts(executor: Executor) -> Facts:
         executor.work,
         executor.runs_ahead,
         executor.warm_ups if isinstance(executor, WarmingExecutor) else 0,
+        isinstance(executor, AdaptingExecutor),
         None if executor.head is None else _facts(executor.head),
     )
 

@@ -9,7 +9,8 @@ import weakref
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from heddle.errors import EngineFailedError, StepAbandonedError
+from heddle.errors import EngineFailedError, StepAbandonedError, UnsupportedModelError
+from heddle.extensions.processes.adapters import Change, SentAdapters
 from heddle.extensions.processes.children.messages import (
     Content,
     Done,
@@ -29,6 +30,8 @@ from heddle.extensions.processes.messages import (
     LastLogits,
     Loaded,
     Log,
+    MadeAdapter,
+    MakeAdapter,
     MeasuredLimits,
     MeasureLimits,
     Progress,
@@ -40,14 +43,16 @@ from heddle.extensions.processes.plans import Expected, PlanWriter, Result
 from heddle.extensions.processes.rules import RulesWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from heddle.errors import HeddleError
     from heddle.executor import DeviceMemory, LogitsSummary
+    from heddle.extensions.processes.adapters import SentAdapter
     from heddle.extensions.processes.children.messages import Message
     from heddle.extensions.processes.messages import Facts, LoadOrder, SlotEdits
     from heddle.roofline import Limits
     from heddle.step import StepPlan, StepResult
+    from heddle.weights.low_rank import LowRank
 
 AnswerT = TypeVar("AnswerT", bound="Message")
 
@@ -78,6 +83,7 @@ class DeviceProcess:
         self._steps = 0
         self.device_memory: DeviceMemory | None = None
         self._lock = threading.Lock()
+        self._calls = threading.Lock()  # any thread may make an adapter meanwhile
         name = f"the process of device {device}"
         program = "heddle.extensions.processes.child"
         started = start_here(program, name)
@@ -140,16 +146,17 @@ class DeviceProcess:
 
         Raises what the call raised.
         """
-        self._process.send(message)
-        while True:
-            found = self._process.take(self._answers)
-            if isinstance(found, answer):
-                return found
-            if isinstance(found, Refusal):
-                raise found.failure.error
-            if not isinstance(found, Progress):
-                raise self._process.fail(f"{self._process.name} sent {type(found).__name__}")
-            progress(found.done)
+        with self._calls:
+            self._process.send(message)
+            while True:
+                found = self._process.take(self._answers)
+                if isinstance(found, answer):
+                    return found
+                if isinstance(found, Refusal):
+                    raise found.failure.error
+                if not isinstance(found, Progress):
+                    raise self._process.fail(f"{self._process.name} sent {type(found).__name__}")
+                progress(found.done)
 
     def abandon(self) -> None:
         """See `Executor.abandon`. A step that does not end costs the process."""
@@ -213,7 +220,9 @@ class ProcessExecutor:
         self.watch, self.abandon = process.watch, process.abandon
         self._process = process
         self._number = number
-        self._plans = PlanWriter(process.rules)
+        self._adapts = facts.adapts
+        self._adapters = SentAdapters()
+        self._plans = PlanWriter(process.rules, self._adapters)
         self._edits = MadeEdits()
         if number == 0:  # for a model that was dropped and not closed, for example by a failed load
             weakref.finalize(self, process.kill).atexit = False
@@ -228,6 +237,19 @@ class ProcessExecutor:
 
     def measure_limits(self) -> Limits:
         return self._process.call(MeasureLimits(self._number), MeasuredLimits).limits
+
+    def make_adapter(self, changes: Mapping[str, LowRank]) -> SentAdapter:
+        """See :meth:`heddle.executors.adapting.AdaptingExecutor.make_adapter`."""
+        if not self._adapts:
+            raise UnsupportedModelError(
+                f"adapters are not supported where this model runs ({self.summary}); load it with"
+                " --device cpu",
+                param="lora",
+            )
+        sent = {name: Change.of(change) for name, change in changes.items()}
+        number, dropped = self._adapters.next_number(), self._adapters.take_dropped()
+        order = MakeAdapter(self._number, number, sent, dropped)
+        return self._adapters.made(number, self._process.call(order, MadeAdapter).bytes)
 
     def read_page(self, page: int, windows: Sequence[int] = ()) -> memoryview:
         return self._process.call(ReadPage(self._number, page, [*windows]), Content).content

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from heddle.executor import DeviceMemory, LogitsSummary, ModelShape
+from heddle.extensions.processes.adapters import Change
 from heddle.extensions.processes.children.messages import (
     Call,
     Content,
@@ -72,13 +73,27 @@ class MeasureLimits(Call, frozen=True):
     """Measure the peak rates of the hardware. The answer is :class:`MeasuredLimits`."""
 
 
+class MakeAdapter(Call, frozen=True):
+    """Make the adapter with a number. The answer is :class:`MadeAdapter`.
+
+    Attributes:
+        dropped: numbers of adapters that nothing refers to any more.
+    """
+
+    number: int
+    changes: dict[str, Change]
+    dropped: list[int]
+
+
 class SummariseLogits(Call, frozen=True):
     """Give figures of the last logits. The answer is :class:`LastLogits`."""
 
 
 Order = (
-    LoadOrder | Step | Edits | Collect | Abandon | WarmUp | MeasureLimits | SummariseLogits
-) | StateCall
+    (LoadOrder | Step | Edits | Collect | Abandon | WarmUp | MeasureLimits | SummariseLogits)
+    | MakeAdapter
+    | StateCall
+)
 """The messages of the engine's process."""
 
 
@@ -94,6 +109,7 @@ class Facts(Part, frozen=True):
     work: ModelWork
     runs_ahead: bool
     warm_ups: Count
+    adapts: bool
     head: Facts | None
 
 
@@ -113,6 +129,12 @@ class MeasuredLimits(Message, frozen=True):
     """The answer to :class:`MeasureLimits`."""
 
     limits: Limits
+
+
+class MadeAdapter(Message, frozen=True):
+    """The answer to :class:`MakeAdapter`."""
+
+    bytes: Count
 
 
 class LastLogits(Message, frozen=True):
@@ -135,5 +157,10 @@ class Log(Message, frozen=True):
     text: str
 
 
-Report = Loaded | Progress | MeasuredLimits | LastLogits | Refusal | Log | Result | Content | Done
+Report = (
+    (Loaded | Progress | MeasuredLimits | MadeAdapter | LastLogits | Refusal | Log)
+    | Result
+    | Content
+    | Done
+)
 """The messages of the child."""

@@ -9,7 +9,6 @@ from array import array
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
-import numpy as np
 from msgspec import Meta, convert
 
 from heddle.embedding import EmbeddingParams
@@ -17,6 +16,7 @@ from heddle.errors import EngineFailedError
 from heddle.executor import DeviceMemory
 from heddle.extensions.processes.children.messages import Message, Part
 from heddle.extensions.processes.failures import Failure
+from heddle.extensions.processes.rows import Rows
 from heddle.extensions.processes.rules import Rules
 from heddle.outputs import PromptLogprob
 from heddle.sampling_params import SamplingParams
@@ -41,28 +41,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from concurrent.futures import Future
 
+    from heddle.extensions.processes.adapters import HeldAdapters, SentAdapters
     from heddle.extensions.processes.rules import RulesReader, RulesWriter
-    from heddle.step import Outcome, States
+    from heddle.step import Outcome
 
 Executor = Annotated[int, Meta(ge=0, le=1)]
 """The number of an executor: 1 is that of the head."""
-
-
-class Rows(Part, frozen=True):
-    """Rows of float32."""
-
-    width: int
-    content: memoryview
-
-    @classmethod
-    def of(cls, rows: States) -> Rows:
-        """The rows of an array."""
-        return cls(rows.shape[-1], np.ascontiguousarray(rows, np.float32).data.cast("B"))
-
-    @property
-    def array(self) -> States:
-        """The array again. It cannot be written to."""
-        return np.frombuffer(self.content, np.float32).reshape(-1, self.width)
 
 
 class SlotBinding(Part, frozen=True):
@@ -97,6 +81,7 @@ class SlotChunk(Part, frozen=True):
     uncertain: int
     keep_states: int
     states: Rows | None
+    adapters: list[tuple[int, float]]
 
 
 class Step(Message, frozen=True):
@@ -104,12 +89,14 @@ class Step(Message, frozen=True):
 
     Attributes:
         dropped: numbers of shared objects that no request has any more.
+        dropped_adapters: numbers of adapters that nothing refers to any more.
         rewound: slots whose fixed-size state goes back before the step, for ranks.
     """
 
     executor: int
     number: int
     dropped: list[int]
+    dropped_adapters: list[int]
     bindings: list[SlotBinding]
     chunks: list[SlotChunk]
     copies: tuple[PageCopy, ...]
@@ -125,8 +112,11 @@ class PlanWriter:
     Without `rules` it leaves out bindings: ranks other than rank 0 sample nothing.
     """
 
-    def __init__(self, rules: RulesWriter | None = None) -> None:
+    def __init__(
+        self, rules: RulesWriter | None = None, adapters: SentAdapters | None = None
+    ) -> None:
         self._rules = rules
+        self._adapters = adapters
         self._pages: dict[int, list[int]] = {}  # of each slot, in its last chunk
 
     def write(
@@ -138,6 +128,7 @@ class PlanWriter:
             executor,
             number,
             rules.take_dropped() if rules else [],
+            self._adapters.take_dropped() if self._adapters else [],
             [_binding(one, rules) for one in plan.bindings] if rules else [],
             [self._chunk(one) for one in plan.chunks],
             plan.copies,
@@ -166,14 +157,18 @@ class PlanWriter:
             one.uncertain,
             one.keep_states,
             None if one.states is None else Rows.of(one.states),
+            [(use.adapter.number, use.factor) for use in one.adapters],
         )
 
 
 class PlanReader:
     """Reads what a :class:`PlanWriter` of each executor wrote, in the same order."""
 
-    def __init__(self, rules: RulesReader | None = None) -> None:
+    def __init__(
+        self, rules: RulesReader | None = None, adapters: HeldAdapters | None = None
+    ) -> None:
         self._rules = rules
+        self._adapters = adapters
         self._pages: dict[tuple[int, int], list[int]] = {}
 
     def read(self, step: Step) -> StepPlan:
@@ -188,6 +183,8 @@ class PlanReader:
         )
         if self._rules is not None:
             self._rules.drop(step.dropped)
+        if self._adapters is not None:
+            self._adapters.drop(step.dropped_adapters)
         return plan
 
     def _binding(self, one: SlotBinding) -> Binding:
@@ -214,6 +211,7 @@ class PlanReader:
             one.uncertain,
             one.keep_states,
             None if one.states is None else one.states.array,
+            self._adapters.uses(one.adapters) if self._adapters is not None else (),
         )
 
 

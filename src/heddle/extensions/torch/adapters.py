@@ -94,8 +94,8 @@ def make_adapter(
             lacking = padded(change.rank) - change.rank
             a = np.pad(change.a, ((0, lacking), (0, 0)))
             b = np.pad(change.b, ((0, 0), (0, lacking)))
-            parts = (_matrix(values, change.type, device) for values in (a, b))
-            made[name] = Change(*parts, change.scale)
+            parts = [_matrix(values, change.type, device) for values in (a, b)]
+            made[name] = Change(parts[0], parts[1], change.scale)
         if checks_matmuls:
             _check(made)
     except (RuntimeError, MemoryError) as error:
@@ -130,13 +130,13 @@ class AdaptedRows(NamedTuple):
         adapter: the adapter.
         factor: the request's factor on its changes.
         rows: the numbers of the rows (n,), and then those of others up to whole tiles.
-        count: n.
+        used: n.
     """
 
     adapter: TorchAdapter
     factor: float
     rows: torch.Tensor
-    count: int
+    used: int
 
 
 class Adapted:
@@ -180,10 +180,10 @@ def with_changes(
     multiply: Callable[[torch.Tensor, Matrix], torch.Tensor],
 ) -> torch.Tensor:
     """The product y of the matrix `name` with x, with the changes of its rows. Writes to y."""
-    for adapter, factor, rows, count in adapted:
+    for adapter, factor, rows, used in adapted:
         change = adapter.changes.get(name)
         if change is not None:
             low = multiply(x[rows], change.a) * (factor * change.scale)
-            own = rows[:count]
-            y[own] = y[own] + multiply(low, change.b)[:count]
+            own = rows[:used]
+            y[own] = y[own] + multiply(low, change.b)[:used]
     return y
