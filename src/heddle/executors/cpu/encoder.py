@@ -21,6 +21,7 @@ from heddle.executors.cpu.lowering import lower
 from heddle.executors.cpu.ropes import RopeTables
 from heddle.executors.cpu.weights import CpuLoader
 from heddle.executors.graph.forward import record_eyes
+from heddle.executors.scenes import MOST_SCENES, ScenePasses
 from heddle.state import pages_for
 
 if TYPE_CHECKING:
@@ -29,15 +30,12 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from heddle.models.eyes import Eyes
-    from heddle.pictures import Look, Scene
+    from heddle.pictures import Look
     from heddle.weights.checkpoint import Checkpoint
     from heddle.weights.mix import Mix
 
 _ROWS = 256
 """Most rows that the projection to the decoder computes at once. More do not make it faster."""
-
-_SCENES = 64
-"""Most scenes of a pass."""
 
 _PARTS, _MOST_PARTS, _LONG = 6, 32, 0.2
 """Most parts of a stage, and of one that lasts longer than so many seconds. A matmul has six items
@@ -55,7 +53,7 @@ class CpuEncoder:
         self, eyes: Eyes, checkpoint: Checkpoint, runtime: _native.Runtime, mix: Mix, most: int
     ) -> None:
         """See :meth:`heddle.executors.seeing.SeeingExecutor.make_encoder`."""
-        self._most, self._width, self._fold = most, eyes.row_width, eyes.fold
+        self._width, self._fold = eyes.row_width, eyes.fold
         loader = CpuLoader(
             checkpoint,
             runtime,
@@ -67,7 +65,8 @@ class CpuEncoder:
         self.held_bytes: int = loader.arena.allocated
         kept = eyes.kept
         try:
-            self._cache = _native.KvCache("f16", 1, kept.heads, kept.dim, pages_for(most) + _SCENES)
+            pages = pages_for(most) + MOST_SCENES
+            self._cache = _native.KvCache("f16", 1, kept.heads, kept.dim, pages)
             self._program = _native.Program(runtime, (self._cache,), most, _ROWS)
             ropes = RopeTables(self._program, most)
             # A layer is done before the next one begins: one place serves all.
@@ -80,8 +79,7 @@ class CpuEncoder:
         assert inputs is not None, "eyes read patches"
         self._inputs = inputs
         ropes.reach(most)
-        self._batch: list[tuple[Look, Scene]] = []
-        self._made: dict[Look, list[npt.NDArray[np.float32]]] = {}  # rows of looks that lack some
+        self._passes = ScenePasses(most)
         self._step: dict[str, Any] = {}  # of the batch: what `Program.begin` needs of each piece
         self._stage = self._part = 0
         self._parts = 1
@@ -90,45 +88,24 @@ class CpuEncoder:
 
     def advance(self, wanted: Sequence[Look], seconds: float) -> None:
         until = time.perf_counter() + seconds
-        self._made = {look: rows for look, rows in self._made.items() if look in wanted}
-        if not any(look in wanted for look, _ in self._batch):
-            self._batch = []
+        self._passes.keep(wanted)
         try:
-            while self._batch or self._begin(wanted):
+            while self._passes.scenes or self._begin(wanted):
                 self._compute_piece(seconds)
                 if time.perf_counter() >= until:
                     return
         except (ValueError, RuntimeError, MemoryError) as error:
-            self._batch, self._made = [], {}
+            self._passes.forget()
             raise EngineFailedError(f"the eyes failed: {error}") from error
-
-    def _chosen(self, wanted: Sequence[Look]) -> list[tuple[Look, Scene]]:
-        """The first scenes without rows that fit a pass.
-
-        Raises:
-            ValueError: a scene fits no pass.
-        """
-        chosen: list[tuple[Look, Scene]] = []
-        room = self._most
-        for look in wanted:
-            for scene in look.scenes[len(self._made.get(look, ())) :]:
-                if len(scene) > self._most:
-                    raise ValueError(f"{len(scene)} patches are more than {self._most}")
-                if len(scene) > room or len(chosen) == _SCENES:
-                    return chosen
-                chosen.append((look, scene))
-                room -= len(scene)
-        return chosen
 
     def _begin(self, wanted: Sequence[Look]) -> bool:
         """Choose scenes for the next pass and make its arrays. Returns whether there are any.
 
         Each scene is a sequence from position 0 on, so its company changes no bit.
         """
-        self._batch = self._chosen(wanted)
-        if not self._batch:
+        if not self._passes.begin(wanted):
             return False
-        scenes = [scene for _, scene in self._batch]
+        scenes = self._passes.scenes
         spans: list[tuple[int, int, int, int, int]] = []
         count = pages = 0
         for scene in scenes:
@@ -176,17 +153,13 @@ class CpuEncoder:
         pooled: list[tuple[int, int, npt.NDArray[np.float64]]] = []
         begin = 0
         parts: list[npt.NDArray[np.float64]] = []
-        for _, scene in self._batch:
+        for scene in self._passes.scenes:
             parts.append(np.zeros((len(scene) // self._fold, self._width)))
             pooled += [(begin + i * self._fold, 1, row) for i, row in enumerate(parts[-1])]
             begin += len(scene)
         self._run(piece=(self._stage, -1), pooled=pooled)
-        for (look, _), rows in zip(self._batch, parts, strict=True):
-            made = self._made.setdefault(look, [])
-            made.append(rows.astype(np.float32))
-            if len(made) == len(look.scenes):
-                look.take(np.concatenate(self._made.pop(look)))
-        self._batch, self._step = [], {}
+        self._passes.take([rows.astype(np.float32) for rows in parts])
+        self._step = {}
 
     def _run(self, **piece: Any) -> None:
         if self._program.begin(**self._step, **piece).finish() is None:
@@ -198,6 +171,5 @@ class CpuEncoder:
             program.abandon()
 
     def close(self) -> None:
-        self._batch = []
-        for name in ("_program", "_cache", "_step", "_made"):
+        for name in ("_program", "_cache", "_step", "_passes"):
             vars(self).pop(name, None)

@@ -42,6 +42,7 @@ from heddle.executors.cpu.samplers import bound_sampler, make_sampler, pick_fail
 from heddle.executors.failures import sampler_failed, summarize
 from heddle.executors.given_states import given_states
 from heddle.executors.graph.forward import model_work, record
+from heddle.executors.seeing import eyes_mix
 from heddle.executors.serving import (
     describe_memory,
     fixed_places,
@@ -53,7 +54,6 @@ from heddle.sampling_params import SamplingParams
 from heddle.sizes import counted
 from heddle.state import PAGE_TOKENS
 from heddle.step import Deferred, Failed, Sampled, StepResult, most_rows
-from heddle.weights.mix import AS_STORED, Mix
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -109,11 +109,6 @@ _LET_GO = (
     *("_packer", "_runtime"),
 )
 """Attributes that a closed executor no longer has."""
-
-
-_EYES_QUANTIZED = "q8_0"
-"""Type of the matrices of eyes if the model is quantised: with fewer bits they see badly, and they
-are small."""
 
 
 class Packed(NamedTuple):
@@ -196,8 +191,7 @@ class CpuExecutor:
 
     def make_encoder(self, eyes: Eyes, checkpoint: Checkpoint, most: int) -> CpuEncoder:
         """See :class:`heddle.executors.seeing.SeeingExecutor`."""
-        mix = Mix.named(AS_STORED if self._quantize == AS_STORED else _EYES_QUANTIZED)
-        encoder = CpuEncoder(eyes, checkpoint, self._runtime, mix, most)
+        encoder = CpuEncoder(eyes, checkpoint, self._runtime, eyes_mix(self._quantize), most)
         self.held_bytes += encoder.held_bytes
         return encoder
 

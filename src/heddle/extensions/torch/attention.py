@@ -37,7 +37,8 @@ class Shape:
         heads, kv_heads: query heads, and heads of keys and values.
         key_dim: elements of a key.
         value_dim: elements of a value.
-        scale, window, soft_cap, causal, bias, aligned: as in `heddle.models.ops.AttentionSpec`.
+        scale, window, soft_cap, causal, bias, aligned, runs: as in
+            `heddle.models.ops.AttentionSpec`.
     """
 
     heads: int
@@ -50,6 +51,7 @@ class Shape:
     causal: bool = True
     bias: PositionBias | None = None
     aligned: bool = False
+    runs: int = 0
 
     @property
     def columns(self) -> int:
@@ -92,7 +94,13 @@ def attend(
     )
     merged = _Merged(tiles, shape, q.device)
     for split in range(layout.splits):
-        masks = layout.masks(split, shape.window, causal=shape.causal, aligned=shape.aligned)
+        masks = layout.masks(
+            split,
+            shape.window,
+            causal=shape.causal,
+            aligned=shape.aligned,
+            runs=shape.runs,
+        )
         if len(masks.tiles):
             pages = layout.split_pages(group, split, masks.tiles)
             asked, bias = by_tile[masks.tiles], _bias(shape, layout, masks.tiles, split)

@@ -24,12 +24,14 @@ from heddle.executors.cpu.readout import pooled
 from heddle.executors.failures import summarize
 from heddle.executors.graph.forward import adaptable, model_work
 from heddle.executors.plan_problems import plan_problems
+from heddle.executors.seeing import eyes_mix
 from heddle.executors.serving import describe_memory, page_layout, position_bytes
 from heddle.extensions.torch.allocation import is_out_of_memory, out_of_memory_in_step, release
 from heddle.extensions.torch.chunk_rows import rows_of
 from heddle.extensions.torch.device import device_digest, device_name
 from heddle.extensions.torch.device_errors import device_errors
 from heddle.extensions.torch.device_memory import device_memory
+from heddle.extensions.torch.encoder import TorchEncoder
 from heddle.extensions.torch.limits import measure
 from heddle.extensions.torch.program import ProgramMemory
 from heddle.extensions.torch.readout import read
@@ -54,9 +56,11 @@ if TYPE_CHECKING:
     from heddle.extensions.torch.readout import Read
     from heddle.extensions.torch.sampling import StartedPicks
     from heddle.extensions.torch.weights import Matrix
+    from heddle.models.eyes import Eyes
     from heddle.roofline import Limits
     from heddle.state import StateMemory
     from heddle.step import Chunk, Failed, Sampled, StepPlan
+    from heddle.weights.checkpoint import Checkpoint
     from heddle.weights.low_rank import LowRank
 
 
@@ -179,6 +183,12 @@ class TorchExecutor(ProgramMemory):
 
     def make_adapter(self, changes: Mapping[str, LowRank]) -> TorchAdapter:
         return self._program.make_adapter(changes)
+
+    def make_encoder(self, eyes: Eyes, checkpoint: Checkpoint, most: int) -> TorchEncoder:
+        """See :class:`heddle.executors.seeing.SeeingExecutor`."""
+        encoder = TorchEncoder(eyes, checkpoint, self._device, eyes_mix(self._quantize), most)
+        self.held_bytes += encoder.held_bytes
+        return encoder
 
     def measure_limits(self) -> Limits:
         return measure(self._device, self._weight_bytes)

@@ -262,7 +262,7 @@ class Graphs:
         for chunk in plan.chunks:
             if chunk.score is not None or chunk.pool is not None or chunk.keep_states:
                 return None
-            if chunk.adapters:  # a graph has no products for them
+            if chunk.adapters or chunk.sight:  # a graph has no operations for them
                 return None
             tokens += len(chunk.tokens)
             end = max(end, chunk.start + len(chunk.tokens))

@@ -11,6 +11,7 @@ import torch
 
 from heddle.executors.given_states import given_states
 from heddle.executors.serving import page_tables
+from heddle.extensions.torch.sight import StepSight
 from heddle.extensions.torch.staging import sent
 from heddle.extensions.torch.tiles import TILE, padded
 from heddle.state import PAGE_TOKENS
@@ -143,6 +144,7 @@ class Layout:
         runs: the rows of each chunk, and the chunk.
         splits: number of splits that hold the positions of the longest sequence.
         states: (padded T, width) hidden states for a prediction head, or None.
+        sight: what the tokens see of pictures; None: nothing.
     """
 
     device: torch.device
@@ -161,7 +163,8 @@ class Layout:
     runs: list[tuple[slice, Chunk]]
     splits: int
     states: torch.Tensor | None = None
-    _masks: dict[tuple[int, int, bool, bool], Masks] = field(default_factory=dict)
+    sight: StepSight | None = None
+    _masks: dict[tuple[int, int, bool, bool, int], Masks] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -180,6 +183,7 @@ class Layout:
         made = PlanIntegers(plan.chunks, groups)
         layout = cls.over(sent(made.packed(made.sizes, None), device), made.sizes)
         layout.runs = made.runs
+        layout.sight = StepSight.of(made.runs, made.sizes.tokens, device)
         if has_states:
             given = given_states(plan)
             filled = np.zeros((made.sizes.tokens, given.shape[1]), np.float32)
@@ -208,9 +212,14 @@ class Layout:
         slots = torch.where(unknown, self.facts[self.token_runs, 3], 0)  # padding has no slot
         self.tokens.copy_(torch.where(unknown, latest[slots], self.tokens))
 
-    def masks(self, split: int, window: int, *, causal: bool, aligned: bool = False) -> Masks:
-        """The masks of the split with this number. All layers of a step share the result."""
-        key = split, window, causal, aligned
+    def masks(
+        self, split: int, window: int, *, causal: bool, aligned: bool = False, runs: int = 0
+    ) -> Masks:
+        """The masks of the split with this number. All layers of a step share the result.
+
+        The rules are those of `heddle.models.ops.AttentionSpec`.
+        """
+        key = split, window, causal, aligned, runs
         if key not in self._masks:
             seen = torch.arange(split * SPLIT, (split + 1) * SPLIT, device=self.device)
             distance = self.queries[:, None, :] - seen[None, :, None]
@@ -220,6 +229,10 @@ class Layout:
                 near = near & (distance.abs() < window)
             if aligned:
                 near = near & ((self.queries // window)[:, None, :] == (seen // window)[:, None])
+            if runs and self.sight is not None and self.sight.seen is not None:
+                tokens = self.tile_rows.reshape(self.queries.shape)
+                within = self.sight.within(runs, tokens, seen)
+                near = near | within if causal else within
             visible = near & inside
             tiles = visible.any(2).any(1).nonzero()[:, 0]
             self._masks[key] = Masks(tiles, visible[tiles])

@@ -59,6 +59,7 @@ def attention_shape(spec: AttentionSpec) -> Shape:
         spec.causal,
         spec.bias,
         spec.aligned,
+        spec.runs,
     )
 
 
@@ -106,6 +107,7 @@ class TorchOps:
         self._check = check
         self._collective = collective
         self._constants = constants or Constants()
+        self._turns: dict[RopeSpec, tuple[Tensor, Tensor]] = {}
         self._all_adapted = Adapted(layout.runs, layout.device)
         self._adapted = self._all_adapted.rows
 
@@ -180,7 +182,8 @@ class TorchOps:
         return functions.tanh(x * (1 / cap)) * cap
 
     def rope(self, x: Tensor, positions: Tensor, spec: RopeSpec, heads: int) -> Tensor:
-        cos, sin = self._rotations.at(positions, spec)
+        table, rows = self._turned(positions, spec)
+        cos, sin = table[rows][:, :, None].unbind(1)
         half, first = spec.dim // 2, spec.first
         y = x.reshape(len(x), heads, -1).clone()
         turned = y[..., first : first + spec.dim]
@@ -192,6 +195,24 @@ class TorchOps:
         a.copy_(rotated[0])
         b.copy_(rotated[1])
         return y.reshape(x.shape)
+
+    def _turned(self, positions: Tensor, spec: RopeSpec) -> tuple[Tensor, Tensor]:
+        """Cosines and sines (n, 2, dim / 2), and the row (T,) of each token."""
+        sight = self._layout.sight
+        if not spec.axes or sight is None or sight.places is None:
+            return self._table(positions, spec), positions
+        if spec not in self._turns:  # the layers of a step share it
+            table = self._rotations.table(spec, sight.last_place + 1)
+            axes = self._constants.indices(spec.axes, table.device)
+            pairs = torch.arange(len(axes), device=table.device)
+            found = [part[sight.places[:, axes], pairs] for part in table.unbind(1)]
+            turns = torch.stack(found, 1)
+            self._turns[spec] = turns, torch.arange(len(turns), device=table.device)
+        return self._turns[spec]
+
+    def _table(self, positions: Tensor, spec: RopeSpec) -> Tensor:
+        """Cosines and sines (n, 2, dim / 2) of the positions from 0 on to the last one."""
+        return self._rotations.table(spec, int(positions.max()) + 1)
 
     def attend(
         self,
@@ -384,12 +405,20 @@ class TorchOps:
         return x + y
 
     def take_rows(self, x: Tensor, rows: Tensor, count: int = 1) -> Tensor:
-        assert count == 1, "eyes run on other devices"
-        return x[rows]
+        if count == 1:
+            return x[rows]
+        numbers = rows[:, None] + torch.arange(count, device=rows.device)
+        return x[numbers].reshape(len(rows), -1)
 
     def see(self, x: Tensor, first: int = 0, *, adds: bool = False) -> Tensor:
-        """See `Ops`. Requests with pictures do not come to this device."""
-        return x
+        sight, width = self._layout.sight, x.shape[1]
+        if sight is None or not sight.rows:
+            return x
+        y = x.clone()
+        for tokens, rows in sight.rows:
+            own = rows[:, first : first + width]
+            y[tokens] = y[tokens] + own if adds else own
+        return y
 
     def take_columns(self, x: Tensor, first: int, width: int, heads: int = 1) -> Tensor:
         by_head = x.reshape(len(x), heads, -1)[..., first : first + width]

@@ -31,7 +31,7 @@ from heddle.extensions.torch.together import Alone, Together
 from heddle.step import UNKNOWN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 
     from heddle.executors.graph.forward import Forward
     from heddle.executors.graph.recording import Node
@@ -190,6 +190,15 @@ class Program:
         ops = self._ops(layout, check)
         return Step(self, ops, self._of_tokens(ops, layout))
 
+    def begin_in_pieces(
+        self, plan: StepPlan, check: Callable[[], None]
+    ) -> Generator[None, None, Step]:
+        """As `begin`, one operation at a time. Only for programs without ranks and graphs."""
+        layout = self._lay_out(plan)
+        ops, values = self._ops(layout, check), self._given(layout)
+        yield from self._stages.tokens.pieces(ops, values)
+        return Step(self, ops, {node: values[node] for node in self._stages.kept})
+
     def _lay_out(self, plan: StepPlan) -> Layout:
         return Layout.of(
             plan,
@@ -211,6 +220,12 @@ class Program:
 
     def _of_tokens(self, ops: TorchOps, layout: Layout) -> Values:
         """Run the stage of all tokens. Returns what the next stage reads."""
+        values = self._given(layout)
+        self._stages.tokens.run(ops, values)
+        return {node: values[node] for node in self._stages.kept}
+
+    def _given(self, layout: Layout) -> Values:
+        """The inputs of a step."""
         inputs = self.forward.inputs
         values: Values = {
             inputs.tokens: layout.tokens,
@@ -219,8 +234,7 @@ class Program:
         if inputs.states is not None:
             assert layout.states is not None, "the layout has them"
             values[inputs.states] = layout.states
-        self._stages.tokens.run(ops, values)
-        return {node: values[node] for node in self._stages.kept}
+        return values
 
     def _compute(self, layout: Layout, logits: torch.Tensor) -> None:
         """Run all stages for all tokens of a layout. Waits for nothing, so it can be recorded."""

@@ -22,11 +22,6 @@ class Rotations:
         self._device = device
         self._tables: dict[RopeSpec, torch.Tensor] = {}
 
-    def at(self, positions: torch.Tensor, spec: RopeSpec) -> tuple[torch.Tensor, torch.Tensor]:
-        """Cosines and sines (T, 1, dim / 2) at the positions (T,), with the rotation's factors."""
-        cos, sin = self.table(spec, int(positions.max()) + 1)[positions][:, :, None].unbind(1)
-        return cos, sin
-
     def table(self, spec: RopeSpec, count: int) -> torch.Tensor:
         """Cosines and sines (at least `count`, 2, dim / 2) of the positions from 0 on."""
         table = self._tables.get(spec)

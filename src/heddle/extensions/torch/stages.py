@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from heddle.extensions.torch.made_nodes import compute_node
 
 if TYPE_CHECKING:
-    from collections.abc import Set
+    from collections.abc import Iterator, Set
 
     from heddle.executors.graph.forward import Forward
     from heddle.executors.graph.recording import Node
@@ -29,10 +29,16 @@ class Stage:
 
     def run(self, ops: Ops[A, Any], values: dict[Node, A]) -> None:
         """Compute the nodes from `values` and add theirs. Removes values that are not needed."""
+        for _ in self.pieces(ops, values):
+            pass
+
+    def pieces(self, ops: Ops[A, Any], values: dict[Node, A]) -> Iterator[None]:
+        """The same, one node at a time."""
         for node, dead in self.steps:
             values[node] = compute_node(node, ops, [values[source] for source in node.inputs])
             for value in dead:
                 del values[value]
+            yield
 
 
 @dataclass(frozen=True, slots=True)

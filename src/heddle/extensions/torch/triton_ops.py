@@ -109,8 +109,11 @@ class TritonOps(TorchOps):
         return norm(x, w, eps, heads)
 
     def rope(self, x: Tensor, positions: Tensor, spec: RopeSpec, heads: int) -> Tensor:
-        table = self._rotations.table(spec, self._layout.splits * SPLIT)
-        return rotate(x, positions, table, spec, heads)
+        table, rows = self._turned(positions, spec)
+        return rotate(x, rows, table, spec, heads)
+
+    def _table(self, positions: Tensor, spec: RopeSpec) -> Tensor:
+        return self._rotations.table(spec, self._layout.splits * SPLIT)
 
     def roped_attend(
         self,
@@ -124,14 +127,19 @@ class TritonOps(TorchOps):
         rope: RopeSpec,
     ) -> Tensor:
         """See `heddle.extensions.torch.fused_ops.FusedOps`."""
+        if self._has_runs(spec.runs):
+            q = self.rope(q, positions, rope, spec.heads)
+            k = self.rope(k, positions, rope, spec.kv_heads)
+            return self.attend(q, k, v, layer, spec, sinks)
         group, _ = self._pages.places[layer]
         keys, values = self._pages.parts(layer)
+        table, rows = self._turned(positions, rope)
         asked = rotate_and_store(
             q,
             k,
             v,
-            positions,
-            self._rotations.table(rope, self._layout.splits * SPLIT),
+            rows,
+            table,
             rope,
             spec.heads,
             spec.kv_heads,
@@ -231,12 +239,25 @@ class TritonOps(TorchOps):
     def _attended(
         self, q: Tensor | Operand, layer: int, shape: Shape, sinks: Tensor | None
     ) -> Tensor:
-        if shape.bias is not None and not isinstance(q, Operand):
-            return super()._attended(q, layer, shape, sinks)
+        by_run = self._has_runs(shape.runs)
+        if not isinstance(q, Operand) and (shape.bias is not None or by_run):
+            found = super()._attended(q, layer, shape, sinks)
+            if not by_run or not shape.causal:
+                return found
         self._check()
         parts = self._pages.parts(layer)
         group, _ = self._pages.places[layer]
-        return attend(q, parts[0], parts[-1], self._layout, group, shape, sinks)
+        alone = attend(q, parts[0], parts[-1], self._layout, group, shape, sinks)
+        if not by_run:
+            return alone
+        # Tokens before a picture have the bits that they have without one.
+        assert self._layout.sight is not None, "it has the runs"
+        return torch.where(self._layout.sight.joint[:, None], found, alone)
+
+    def _has_runs(self, kind: int) -> bool:
+        """Whether tokens of this step see runs of this kind, for which there are no kernels."""
+        sight = self._layout.sight
+        return kind > 0 and sight is not None and sight.seen is not None
 
     @cached_property
     def _runs(self) -> Runs:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from triton_device import DEVICE, torch
 
@@ -15,7 +17,10 @@ from heddle.extensions.torch.kernels.rope import rotate  # isort: skip
 from heddle.extensions.torch.ops import TorchOps  # isort: skip
 from heddle.extensions.torch.rotation import Rotations  # isort: skip
 
-OPS = TorchOps(None, None, None, Rotations(DEVICE), lambda: None)  # type: ignore[arg-type]
+OPS = TorchOps(
+    SimpleNamespace(runs=[], sight=None, device=DEVICE),  # type: ignore[arg-type]
+    *(None, None, Rotations(DEVICE), lambda: None),
+)
 
 
 def rows(count: int, width: int, seed: int = 1):

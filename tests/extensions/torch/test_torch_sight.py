@@ -1,0 +1,177 @@
+"""Pictures on torch: rows of eyes, and what the text model makes of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from seen import KEPT, distance, eyes_in, look_at, seen
+from tiny_eyes import LLAVA, MODELS
+from tiny_eyes_base import BEFORE
+
+from heddle.config import EngineConfig
+from heddle.errors import EngineFailedError, StepAbandonedError
+from heddle.executors.cpu.load import load as load_on_cpu
+from heddle.extensions.vision.kinds import kind_of
+from heddle.pictures import Look, Pictures, Span
+from heddle.step import Chunk, Scoring, StepPlan, WindowPages
+from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint
+from heddle.weights.mix import AS_STORED, Mix
+from steps import execute
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from tiny_eyes_base import TinyEyes
+
+    from heddle.extensions.vision.eyes import EyesCheckpoint
+    from heddle.extensions.vision.kinds.kind import Kind
+
+torch = pytest.importorskip("torch")
+from heddle.extensions.torch.encoder import TorchEncoder  # noqa: E402
+from heddle.extensions.torch.load import load  # noqa: E402
+
+every_model = pytest.mark.parametrize("model", MODELS, ids=str)
+DEVICE = torch.device("cpu")
+
+
+def rows_of(eyes: EyesCheckpoint, kind: Kind, *looks: Look, seconds: float = 60) -> np.ndarray:
+    """The rows of the first look, computed together with the others."""
+    encoder = TorchEncoder(kind.tower, eyes, DEVICE, Mix.named(AS_STORED), 256)
+    wanted = list(looks)
+    while wanted:
+        encoder.advance(wanted, seconds)
+        wanted = [look for look in wanted if look.rows is None]
+    encoder.close()
+    assert looks[0].rows is not None
+    return looks[0].rows
+
+
+@every_model
+def test_rows_are_those_of_the_cpu_and_the_same_in_company_and_pieces(
+    tmp_path: Path, model: TinyEyes
+) -> None:
+    tiles = model.each_tile()
+    others = [tile[::-1].copy() for tile in tiles]
+    with eyes_in(tmp_path, model) as eyes:
+        kind = kind_of(eyes)
+        alone = rows_of(eyes, kind, look_at(kind, tiles))
+        assert distance(alone, seen(eyes, model)) < 3e-3
+        assert distance(alone, model.expected()["rows"]) < 3e-3
+        one, other = look_at(kind, tiles), look_at(kind, others)
+        rows_of(eyes, kind, other, one)
+        np.testing.assert_array_equal(one.rows, alone)
+        assert not np.array_equal(other.rows, alone)
+        np.testing.assert_array_equal(rows_of(eyes, kind, look_at(kind, tiles), seconds=0), alone)
+
+
+# --- the text model ------------------------------------------------------------------------------
+
+CONFIG = EngineConfig(
+    slots=2, threads=1, kv_cache=4 << 20, batch_tokens=128, speculation="off", device="torch"
+)
+
+
+def pictures_of(model: TinyEyes, rows: np.ndarray, *, has_axes: bool) -> Pictures:
+    """The picture of the model's prompt, whose tokens see one another in Gemma 3."""
+    look = Look(1 << 30, len(rows), (), rows=rows)
+    places = None
+    if has_axes:
+        places = np.repeat(np.arange(len(model.prompt()), dtype=np.int32)[:, None], 3, axis=1)
+        own = places[BEFORE : BEFORE + len(rows)]
+        own[:, 0] = BEFORE
+        numbers = np.arange(len(rows))
+        own[:, 1], own[:, 2] = BEFORE + numbers // 2, BEFORE + numbers % 2
+        after = places[BEFORE + len(rows) :]
+        after -= after[:1] - own.max() - 1
+    return Pictures([Span(BEFORE, look, 0, len(rows))], places, whole=model.name == "gemma3")
+
+
+def pages(executor: Any, slot: int) -> dict[str, Any]:
+    """Two pages of each group for a slot."""
+    own = [2 * slot, 2 * slot + 1]
+    return {"pages": own, "windows": [WindowPages(0, own) for _ in executor.memory.windows]}
+
+
+def scored(
+    executor: Any,
+    tokens: Sequence[int],
+    seen: Pictures,
+    cuts: Sequence[int] = (),
+    company: Sequence[Chunk] = (),
+) -> list[Any]:
+    """Log probabilities after each token but the last, of a sequence in slot 1."""
+    found: list[Any] = []
+    for first, last in zip([0, *cuts], [*cuts, len(tokens)], strict=True):
+        score = Scoring(0, tokens[first + 1 : last + 1], executor.shape.vocabulary)
+        chunk = Chunk(
+            *(1, first, tokens[first:last]),
+            sample=False,
+            score=score,
+            sight=seen.sight(first, last),
+            **pages(executor, 1),
+        )
+        clears = (0, 1) if executor.memory.fixed and not first else ()
+        plan = StepPlan((), (*company, chunk), clears=clears)
+        found += execute(executor, plan).scored[-1].scores
+    return found
+
+
+def values(scores: Sequence[Any]) -> np.ndarray:
+    """Log probabilities (tokens, vocabulary) by token id."""
+    return np.array([[logprob for _, logprob in sorted(one.top)] for one in scores])
+
+
+@every_model
+def test_a_prompt_with_a_picture_agrees_with_the_cpu_and_is_exact(
+    tmp_path: Path, model: TinyEyes
+) -> None:
+    """Alone, in two chunks, and beside a text and another picture in the same step."""
+    tokens = model.prompt()
+    checkpoint = HuggingFaceCheckpoint.open(model.write_folder(tmp_path))
+    has_axes = checkpoint.hyperparameters.get("rope.sections") is not None
+    seen = pictures_of(model, model.expected()["rows"], has_axes=has_axes)
+    own, cpu = load(checkpoint, CONFIG), load_on_cpu(checkpoint, replace(CONFIG, device="cpu"))
+    alone = scored(own, tokens, seen)
+    np.testing.assert_allclose(values(alone), values(scored(cpu, tokens, seen)), atol=2e-2)
+    blind = scored(own, tokens, Pictures(()))
+    assert np.abs(values(alone)[BEFORE:] - values(blind)[BEFORE:]).max() > 0.1
+    assert blind[: BEFORE - 1] == alone[: BEFORE - 1], "a prefix has the bits of one without"
+    cut = BEFORE if seen.whole else BEFORE + 2
+    assert scored(own, tokens, seen, [cut]) == alone
+    assert scored(own, tokens, seen, [len(tokens) - 1]) == alone
+    other = pictures_of(model, model.expected()["rows"][::-1].copy(), has_axes=has_axes)
+    beside = [
+        Chunk(0, 0, tokens, sample=False, sight=sight, **pages(own, 0))
+        for sight in (None, other.sight(0, len(tokens)))
+    ]
+    for one in beside:
+        assert scored(own, tokens, seen, company=[one]) == alone
+    text = scored(own, tokens, Pictures(()), company=beside[1:])
+    assert text == blind, "a text beside a picture has its bits"
+
+
+# --- failures ------------------------------------------------------------------------------------
+
+
+def test_eyes_say_why_they_fail_and_forget(tmp_path: Path) -> None:
+    with eyes_in(tmp_path, LLAVA) as eyes:
+        kind = kind_of(eyes)
+        look = look_at(kind, LLAVA.each_tile(), KEPT)
+        small, encoder = (
+            TorchEncoder(kind.tower, eyes, DEVICE, Mix.named(AS_STORED), most) for most in (3, 256)
+        )
+        with pytest.raises(EngineFailedError, match=r"eyes failed: \d+ patches are more than 3"):
+            small.advance([look], 60)
+        encoder.advance([look], 0)
+        assert look.rows is None, "a piece is less than a picture"
+        encoder.advance([], 0)
+        other = look_at(kind, LLAVA.each_tile(), KEPT)
+        encoder.advance([other], 60)
+        assert other.rows is not None
+        encoder.abandon()
+        with pytest.raises(StepAbandonedError):
+            encoder.advance([look], 60)
