@@ -317,4 +317,7 @@ def test_adapters_have_the_same_bits(device: str, tmp_path: Path) -> None:
     assert dropped not in beside._adapters._dropped
     with pytest.raises(UnsupportedModelError, match="nothing"):
         beside.make_adapter({"nothing": next(iter(changes.values()))})
+    beside._adapts = False  # as with ranks
+    with pytest.raises(UnsupportedModelError, match="not supported where this model runs"):
+        beside.make_adapter(changes)
     beside.close()

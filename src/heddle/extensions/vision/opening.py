@@ -87,7 +87,7 @@ def eyes_of_model(
         if settings.mmproj not in ("auto", "none"):
             raise ConfigError(
                 f"mmproj is {settings.mmproj}, but models on device {config.device} see no"
-                " pictures; use --device cpu, or leave the setting out",
+                " pictures; use --device cpu or torch without ranks, or leave the setting out",
                 param="mmproj",
             )
         return None
