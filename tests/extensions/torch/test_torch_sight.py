@@ -12,7 +12,7 @@ from tiny_eyes import LLAVA, MODELS
 from tiny_eyes_base import BEFORE
 
 from heddle.config import EngineConfig
-from heddle.errors import EngineFailedError, StepAbandonedError
+from heddle.errors import EngineFailedError, OutOfMemoryError, StepAbandonedError
 from heddle.executors.cpu.load import load as load_on_cpu
 from heddle.extensions.vision.kinds import kind_of
 from heddle.pictures import Pictures
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from heddle.pictures import Look
 
 torch = pytest.importorskip("torch")
+from heddle.extensions.torch import attention, ops  # noqa: E402
+from heddle.extensions.torch import encoder as torch_encoder  # noqa: E402
 from heddle.extensions.torch.encoder import TorchEncoder  # noqa: E402
 from heddle.extensions.torch.load import load  # noqa: E402
 
@@ -125,3 +127,34 @@ def test_eyes_say_why_they_fail_and_forget(tmp_path: Path) -> None:
         encoder.abandon()
         with pytest.raises(StepAbandonedError):
             encoder.advance([look], 60)
+
+
+def test_tiles_that_are_computed_at_once_change_no_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with eyes_in(tmp_path, LLAVA) as eyes:
+        kind = kind_of(eyes)
+        tiles = LLAVA.each_tile()
+        looks = [[look_at(kind, tiles) for _ in range(3)] for _ in range(2)]
+        whole = rows_of(eyes, kind, *looks[0])
+        monkeypatch.setattr(attention, "_TILES_AT_ONCE", 1)
+        np.testing.assert_array_equal(rows_of(eyes, kind, *looks[1]), whole)
+
+
+def test_a_device_without_memory_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: object, **more: object) -> None:
+        raise RuntimeError("DefaultCPUAllocator: not enough memory")
+
+    with eyes_in(tmp_path, LLAVA) as eyes:
+        kind = kind_of(eyes)
+        encoder = TorchEncoder(kind.tower, eyes, DEVICE, Mix.named(AS_STORED), 256)
+        look = look_at(kind, LLAVA.each_tile())
+        with monkeypatch.context() as patch:
+            patch.setattr(ops, "attend", fail)
+            with pytest.raises(EngineFailedError, match="the eyes failed: .* not enough memory"):
+                encoder.advance([look], 60)
+        encoder.advance([look], 60)
+        assert look.rows is not None, "they go on"
+        monkeypatch.setattr(torch_encoder, "Program", fail)
+        with pytest.raises(OutOfMemoryError, match="cpu has too little memory for the eyes"):
+            TorchEncoder(kind.tower, eyes, DEVICE, Mix.named(AS_STORED), 256)

@@ -29,6 +29,11 @@ ATTENTION_SCRATCH = 192 << 20
 several rounds. It holds 64 tokens with 40,000 positions and 32 heads of 128."""
 
 
+_TILES_AT_ONCE = 64
+"""Tiles that read keys and values at once, each its own: a picture may have thousands of patches.
+No bits depend on it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Shape:
     """Sizes and rules of an attention.
@@ -101,10 +106,11 @@ def attend(
             aligned=shape.aligned,
             runs=shape.runs,
         )
-        if len(masks.tiles):
-            pages = layout.split_pages(group, split, masks.tiles)
-            asked, bias = by_tile[masks.tiles], _bias(shape, layout, masks.tiles, split)
-            merged.add(asked, keys.read(pages), values.read(pages), masks, bias)
+        for first in range(0, len(masks.tiles), _TILES_AT_ONCE):
+            some = masks.part(first, _TILES_AT_ONCE)
+            pages = layout.split_pages(group, split, some.tiles)
+            asked, bias = by_tile[some.tiles], _bias(shape, layout, some.tiles, split)
+            merged.add(asked, keys.read(pages), values.read(pages), some, bias)
     if sinks is not None:
         merged.add_sinks(sinks)
     found = merged.result().reshape(tiles, shape.kv_heads, shape.value_dim, TILE, shared)

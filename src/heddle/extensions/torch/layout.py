@@ -49,6 +49,11 @@ class Masks:
     tiles: torch.Tensor
     visible: torch.Tensor
 
+    def part(self, first: int, count: int) -> Masks:
+        """The masks of some of the tiles."""
+        own = slice(first, first + count)
+        return Masks(self.tiles[own], self.visible[own])
+
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
