@@ -151,7 +151,7 @@ def test_a_device_without_memory_says_so(tmp_path: Path, monkeypatch: pytest.Mon
         look = look_at(kind, LLAVA.each_tile())
         with monkeypatch.context() as patch:
             patch.setattr(ops, "attend", fail)
-            with pytest.raises(EngineFailedError, match="the eyes failed: .* not enough memory"):
+            with pytest.raises(EngineFailedError, match=r"the eyes failed: .* not enough memory"):
                 encoder.advance([look], 60)
         encoder.advance([look], 60)
         assert look.rows is not None, "they go on"
