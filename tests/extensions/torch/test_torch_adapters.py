@@ -140,6 +140,20 @@ def test_an_adapter_goes_when_nothing_refers_to_it(tmp_path: Path) -> None:
     assert execute(executor, StepPlan((), (again,))).scored[0].scores == found.scores
 
 
+def test_changes_that_may_be_rounded_are_bfloat16(tmp_path: Path) -> None:
+    executor: Any = load(tiny_file(tmp_path), CONFIG)
+    exact, near = (
+        executor.make_adapter(random_changes(executor, 1, kind=kind))
+        for kind in (TensorType.F32, TensorType.I8)
+    )
+    assert near.bytes == exact.bytes / 2
+    found, expected = (
+        values(scored(executor, (0, PROMPT, [AdapterUse(one)]))[0]) for one in (near, exact)
+    )
+    np.testing.assert_allclose(found, expected, atol=0.1)
+    assert not np.array_equal(found, expected)
+
+
 # --- refusals ------------------------------------------------------------------------------------
 
 
@@ -157,6 +171,15 @@ def test_a_change_of_another_shape_is_refused(part: str, tmp_path: Path) -> None
     smaller = change.a[:, 1:] if part == "a" else change.b[1:]
     with pytest.raises(ValueError, match="does not fit"):
         executor.make_adapter({name: replace(change, **{part: smaller})})
+
+
+@pytest.mark.parametrize("kind", ["gains", "whole"])
+def test_a_change_of_another_kind_is_refused(kind: str, tmp_path: Path) -> None:
+    executor = load(tiny_file(tmp_path), CONFIG)
+    name, change = next(iter(random_changes(executor, 1, gains=kind == "gains").items()))
+    other = change if kind == "gains" else Whole(change.b @ change.a, change.type)
+    with pytest.raises(UnsupportedModelError, match=rf"{name}\. Load the model with --device cpu"):
+        executor.make_adapter({name: other})
 
 
 def test_a_device_without_memory_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,16 +62,20 @@ def _inputs(states: int) -> Batch[Node]:
     )
 
 
+def plain_products(forward: Forward) -> dict[str, Any]:
+    """The matrices of products that are operations of their own, by name."""
+    linears = (node for node in forward.nodes if isinstance(node, recording.Linear))
+    return {node.weight.name: node.weight for node in linears}
+
+
 def adaptable(forward: Forward) -> dict[str, Any]:
     """The matrices that adapters may change: those of plain products and of experts, by name.
 
     The table in which tokens are looked up is `embedding`.
     """
-    found: list[Any] = []
+    found = [*plain_products(forward).values()]
     for node in forward.nodes:
-        if isinstance(node, recording.Linear):
-            found.append(node.weight)
-        elif isinstance(node, recording.Experts):
+        if isinstance(node, recording.Experts):
             stacks = (node.weights.gate, node.weights.up, node.weights.down)
             found += [stack[i] for stack in stacks if stack is not None for i in range(stack.count)]
         elif isinstance(node, recording.Embed) and node.table.name == "embedding":

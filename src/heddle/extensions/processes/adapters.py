@@ -11,30 +11,40 @@ from typing import TYPE_CHECKING, Any
 from heddle.extensions.processes.children.messages import Part
 from heddle.extensions.processes.rows import Rows
 from heddle.step import AdapterUse
-from heddle.weights.low_rank import LowRank
+from heddle.weights.low_rank import LowRank, Whole
 from heddle.weights.tensor_types import TensorType
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from heddle.weights.low_rank import Change
 
-class Change(Part, frozen=True):
-    """A :class:`LowRank`."""
 
-    a: Rows
-    b: Rows
-    scale: float
+class SentChange(Part, frozen=True):
+    """A :class:`LowRank`; or a :class:`Whole`, whose values are `a`."""
+
     type: str
+    a: Rows
+    b: Rows | None = None
+    scale: float = 1.0
+    gains: Rows | None = None
 
     @classmethod
-    def of(cls, one: LowRank) -> Change:
+    def of(cls, one: Change) -> SentChange:
         """The message of a change."""
-        return cls(Rows.of(one.a), Rows.of(one.b), one.scale, one.type.name)
+        if isinstance(one, Whole):
+            return cls(one.type.name, Rows.of(one.values))
+        gains = None if one.gains is None else Rows.of(one.gains)
+        return cls(one.type.name, Rows.of(one.a), Rows.of(one.b), one.scale, gains)
 
     @property
-    def low_rank(self) -> LowRank:
+    def change(self) -> Change:
         """The change again."""
-        return LowRank(self.a.array, self.b.array, self.scale, TensorType[self.type])
+        type = TensorType[self.type]
+        if self.b is None:
+            return Whole(self.a.array, type)
+        gains = None if self.gains is None else self.gains.array[0]
+        return LowRank(self.a.array, self.b.array, self.scale, type, gains)
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)

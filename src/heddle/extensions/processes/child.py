@@ -201,7 +201,7 @@ class _Server:
                 return LastLogits(executor.logits_summary())
             case MakeAdapter():
                 self._adapters.drop(call.dropped)
-                changes = {name: one.low_rank for name, one in call.changes.items()}
+                changes = {name: one.change for name, one in call.changes.items()}
                 adapter = executor.make_adapter(changes)
                 self._adapters.keep(call.number, adapter)
                 return MadeAdapter(adapter.bytes)

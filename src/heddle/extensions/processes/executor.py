@@ -10,7 +10,7 @@ from collections import deque
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from heddle.errors import EngineFailedError, StepAbandonedError, UnsupportedModelError
-from heddle.extensions.processes.adapters import Change, SentAdapters
+from heddle.extensions.processes.adapters import SentAdapters, SentChange
 from heddle.extensions.processes.children.messages import (
     Content,
     Done,
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from heddle.extensions.processes.messages import Facts, LoadOrder, SlotEdits
     from heddle.roofline import Limits
     from heddle.step import StepPlan, StepResult
-    from heddle.weights.low_rank import LowRank
+    from heddle.weights.low_rank import Change
 
 AnswerT = TypeVar("AnswerT", bound="Message")
 
@@ -238,7 +238,7 @@ class ProcessExecutor:
     def measure_limits(self) -> Limits:
         return self._process.call(MeasureLimits(self._number), MeasuredLimits).limits
 
-    def make_adapter(self, changes: Mapping[str, LowRank]) -> SentAdapter:
+    def make_adapter(self, changes: Mapping[str, Change]) -> SentAdapter:
         """See :meth:`heddle.executors.adapting.AdaptingExecutor.make_adapter`."""
         if not self._adapts:
             raise UnsupportedModelError(
@@ -246,7 +246,7 @@ class ProcessExecutor:
                 " --device cpu",
                 param="lora",
             )
-        sent = {name: Change.of(change) for name, change in changes.items()}
+        sent = {name: SentChange.of(change) for name, change in changes.items()}
         number, dropped = self._adapters.next_number(), self._adapters.take_dropped()
         order = MakeAdapter(self._number, number, sent, dropped)
         return self._adapters.made(number, self._process.call(order, MadeAdapter).bytes)

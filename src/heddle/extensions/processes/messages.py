@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from heddle.executor import DeviceMemory, LogitsSummary, ModelShape
-from heddle.extensions.processes.adapters import Change
+from heddle.extensions.processes.adapters import SentChange
 from heddle.extensions.processes.children.messages import (
     Call,
     Content,
@@ -81,7 +81,7 @@ class MakeAdapter(Call, frozen=True):
     """
 
     number: int
-    changes: dict[str, Change]
+    changes: dict[str, SentChange]
     dropped: list[int]
 
 

@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import torch
 
-from heddle.errors import OutOfMemoryError
+from heddle.errors import OutOfMemoryError, UnsupportedModelError
 from heddle.executors.adapting import check_adaptable
-from heddle.executors.graph.forward import adaptable
+from heddle.executors.graph.forward import plain_products
 from heddle.extensions.torch.allocation import is_out_of_memory, release
 from heddle.extensions.torch.blocks import FLOATS
 from heddle.extensions.torch.staging import sent
 from heddle.extensions.torch.tiles import TILE, check_columns, padded
 from heddle.extensions.torch.weights import Matrix
+from heddle.weights import low_rank
+from heddle.weights.tensor_types import TensorType
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -28,8 +30,6 @@ if TYPE_CHECKING:
 
     from heddle.executors.graph.forward import Forward
     from heddle.step import Chunk
-    from heddle.weights.low_rank import LowRank
-    from heddle.weights.tensor_types import TensorType
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class TorchAdapter:
 
 def make_adapter(
     forward: Forward,
-    changes: Mapping[str, LowRank],
+    changes: Mapping[str, low_rank.Change],
     device: torch.device,
     *,
     checks_matmuls: bool,
@@ -80,14 +80,21 @@ def make_adapter(
 
     Raises:
         ConfigError: the device favours a column.
+        UnsupportedModelError: a change is not of low rank alone.
         ValueError: a change has another shape than its matrix.
     """
-    weights = adaptable(forward)
+    weights = plain_products(forward)
     check_adaptable(changes, weights)
     made: dict[str, Change] = {}
     try:
         for name, change in changes.items():
             weight = weights[name]
+            if not isinstance(change, low_rank.LowRank) or change.gains is not None:
+                raise UnsupportedModelError(
+                    f"this device has no lengths of rows (DoRA) and no whole matrices of adapters;"
+                    f" the adapter has such a change of {name}. Load the model with --device cpu",
+                    param=name,
+                )
             shapes = (change.rank, weight.in_features), (weight.out_features, change.rank)
             if (change.a.shape, change.b.shape) != shapes:
                 raise ValueError(f"a change of {name} does not fit the matrix")
@@ -108,7 +115,8 @@ def make_adapter(
 
 
 def _matrix(values: NDArray[np.float32], kind: TensorType, device: torch.device) -> Matrix:
-    """A matrix in the type of an adapter's files, which holds all values exactly."""
+    """A matrix in the type of a change: that of its files, or BF16 where it may be rounded."""
+    kind = TensorType.BF16 if kind is TensorType.I8 else kind
     stored = torch.from_numpy(np.ascontiguousarray(values)).to(FLOATS[kind]).to(device)
     return Matrix((stored,), kind, values.shape[1])
 

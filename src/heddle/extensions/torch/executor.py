@@ -22,7 +22,7 @@ from heddle.executors.arithmetic import rope_digest, source_digest, trigonometry
 from heddle.executors.cpu.batch import pooled_states
 from heddle.executors.cpu.readout import pooled
 from heddle.executors.failures import summarize
-from heddle.executors.graph.forward import adaptable, model_work
+from heddle.executors.graph.forward import model_work, plain_products
 from heddle.executors.plan_problems import plan_problems
 from heddle.executors.seeing import eyes_mix
 from heddle.executors.serving import describe_memory, page_layout, position_bytes
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from heddle.state import StateMemory
     from heddle.step import Chunk, Failed, Sampled, StepPlan
     from heddle.weights.checkpoint import Checkpoint
-    from heddle.weights.low_rank import LowRank
+    from heddle.weights.low_rank import Change
 
 
 class Uploaded(NamedTuple):
@@ -179,9 +179,9 @@ class TorchExecutor(ProgramMemory):
 
     def adaptable(self) -> Mapping[str, Matrix]:
         """The matrices that adapters may change, by name."""
-        return adaptable(self._program.forward)
+        return plain_products(self._program.forward)
 
-    def make_adapter(self, changes: Mapping[str, LowRank]) -> TorchAdapter:
+    def make_adapter(self, changes: Mapping[str, Change]) -> TorchAdapter:
         return self._program.make_adapter(changes)
 
     def make_encoder(self, eyes: Eyes, checkpoint: Checkpoint, most: int) -> TorchEncoder:

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from heddle.extensions.torch.tiles import RowsTile
     from heddle.state import StateMemory
     from heddle.step import StepPlan
-    from heddle.weights.low_rank import LowRank
+    from heddle.weights.low_rank import Change
 
     Values = dict[Node, torch.Tensor]
 
@@ -99,7 +99,7 @@ class Program:
         self.pages = PagedMemory(kv_type, memory, device)
         self.states = FixedStates(memory, device)
 
-    def make_adapter(self, changes: Mapping[str, LowRank]) -> TorchAdapter:
+    def make_adapter(self, changes: Mapping[str, Change]) -> TorchAdapter:
         """See `heddle.executors.adapting.AdaptingExecutor`."""
         checks = self._operations.uses_matmuls_of_torch
         return make_adapter(self.forward, changes, self._device, checks_matmuls=checks)
