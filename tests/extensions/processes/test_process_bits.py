@@ -31,6 +31,8 @@ from heddle.extensions.processes.rules import Rules, RulesReader, RulesWriter
 from heddle.sampling_params import SamplingParams, Stage
 from heddle.step import AdapterUse, Binding, Chunk, Deferred, Failed, Pool, Scoring, StepPlan
 from heddle.token_rules import TokenPieces, TokenRules, TokenSequences
+from heddle.weights.low_rank import Whole
+from heddle.weights.tensor_types import TensorType
 from models.rig import Rig
 from models.tiny import gemma3, glm4_moe, llama, qwen3_5
 from patience import PATIENCE
@@ -301,7 +303,9 @@ def test_adapters_have_the_same_bits(device: str, tmp_path: Path) -> None:
     for executor in (alone, beside):
         adapters = [executor.make_adapter(random_changes(alone, seed)) for seed in (1, 2)]
         if device == "cpu":  # the one that has them
-            whole = Whole(np.eye(32, 16, dtype=np.float32), TensorType.F16)
+            head = alone.adaptable()["output"]
+            eye = np.eye(head.out_features, head.in_features, dtype=np.float32)
+            whole = Whole(eye, TensorType.F16)
             others = random_changes(alone, 1, gains=True) | {"output": whole}
             adapters[0] = executor.make_adapter(others)
         uses = AdapterUse(adapters[0]), AdapterUse(adapters[1], 0.5)

@@ -15,10 +15,16 @@ import pytest
 from tiny_files import GREEDY, PROMPT, SMALL, tiny_file
 
 from adapters import random_changes
-from heddle.errors import ConfigError, EngineFailedError, OutOfMemoryError
+from heddle.errors import (
+    ConfigError,
+    EngineFailedError,
+    OutOfMemoryError,
+    UnsupportedModelError,
+)
 from heddle.executors.cpu.load import load as load_on_cpu
 from heddle.step import AdapterUse, Binding, Chunk, Scoring, StepPlan
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
+from heddle.weights.low_rank import Whole
 from heddle.weights.tensor_types import TensorType
 from models.tiny import FAMILIES
 from models.tiny.base import TOKENS
