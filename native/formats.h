@@ -250,6 +250,22 @@ constexpr const FormatRow* find_format(int number) {
 
 constexpr const Layout& layout_of(Format f) { return find_format(static_cast<int>(f))->layout; }
 
+constexpr bool same(const Layout& a, const Layout& b) {
+    return a.blocks == b.blocks && a.low_bits == b.low_bits && a.high_bits == b.high_bits &&
+           a.offset == b.offset && a.scale == b.scale && a.parts == b.parts &&
+           a.minimum == b.minimum && a.table == b.table && a.factor == b.factor && a.run == b.run;
+}
+
+// The first type whose panels are those of type `f`: the two share kernels.
+constexpr Format first_like(Format f) {
+    const Layout& layout = layout_of(f);
+    if (layout.blocks == 0) return f;
+    for (const FormatRow& row : kFormats) {
+        if (same(row.layout, layout)) return row.format;
+    }
+    return f;
+}
+
 constexpr bool is_quantised(Format f) { return layout_of(f).blocks > 0; }
 
 // Bytes of a float, without its scale.

@@ -79,7 +79,7 @@ template <size_t Row = 0>
 void matmul(const MatmulArgs& a) {
     if constexpr (Row < sizeof(kFormats) / sizeof(kFormats[0])) {
         constexpr Format F = kFormats[Row].format;
-        if (a.w->format == F) return matmul_format<F>(a);
+        if (a.w->format == F) return matmul_format<first_like(F)>(a);
         matmul<Row + 1>(a);
     }
 }

@@ -9,7 +9,7 @@ namespace {
 using namespace heddle;
 
 constexpr int kPanelRows = 8;
-constexpr int kMaxTile = 4;
+constexpr int kMaxTile = 1;  // a tile of more tokens would share nothing
 
 inline float half_at(const uint8_t* p, int index) {
     uint16_t h;

@@ -36,7 +36,7 @@ void matmul_packed(const MatmulArgs& a) {
         if constexpr (is_quantised(F)) {
             if (a.w->format == F) {
                 const ShapedTiles shaped(layout_of(F).parts);
-                return matmul_slices<F>(a);
+                return matmul_slices<first_like(F)>(a);
             }
         }
         matmul_packed<Row + 1>(a);
