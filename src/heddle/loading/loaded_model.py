@@ -179,21 +179,21 @@ class LoadedModel:
             variables: further variables for the template, such as `enable_thinking`.
             add_generation_prompt: end with the beginning of the assistant's answer.
             continue_final_message: end where the content of the last message ends, with nothing
-                after it.
+                after it. If it has reasoning and no content, end inside its reasoning.
 
         Raises:
             InvalidRequestError: the model has no chat template, the template refuses the messages,
-                or it does not show a picture.
+                it does not show a picture, or the last message cannot be continued.
             BlindModelError: there are pictures, and the model has no eyes.
         """
-        from heddle.text.chat.template import render_unfinished
+        from heddle.text.chat.unfinished import render_unfinished
 
-        if self.template is None:
+        if (template := self.template) is None:
             raise InvalidRequestError(
                 f"{self.info.id} has no chat template; send a prompt instead of messages",
                 param="messages",
             )
-        dialect = self.template.dialect
+        dialect = template.dialect
         illustrations, given = None, variables or {}
         if any(isinstance(one.get("content"), list) for one in messages):
             from heddle.text.chat.illustrations import Illustrations
@@ -204,14 +204,16 @@ class LoadedModel:
                 {**given, "stand_ins": illustrations.stand_ins},
             )
             mark = self.sight().mark if illustrations.stand_ins else ""
-        written, told = dialect.conversation(messages, tools)
-        names = {**given, dialect.form.tools_variable: told}
+
+        def render(messages: Sequence[Mapping[str, Any]], *, opens: bool) -> str:
+            written, told = dialect.conversation(messages, tools)
+            names = {**given, dialect.form.tools_variable: told}
+            return template.render(written, add_generation_prompt=opens, **names)
+
         if continue_final_message:
-            text = render_unfinished(self.template, written, **names)
+            text = render_unfinished(render, messages, dialect)
         else:
-            text = self.template.render(
-                written, add_generation_prompt=add_generation_prompt, **names
-            )
+            text = render(messages, opens=add_generation_prompt)
         if illustrations is None or not illustrations.stand_ins:
             return text
         return illustrations.finish(text, mark)

@@ -128,6 +128,14 @@ def test_an_answer_that_goes_on_is_text(server: Talking) -> None:
     assert server.prompt.endswith(FINAL + "It is")
 
 
+def test_reasoning_that_goes_on(server: Talking) -> None:
+    server.says(f" so.<|end|><|start|>assistant{THOUGHT}{FINAL}Warm.")
+    begun = [*ASKED, {"role": "assistant", "content": "", "reasoning_content": "Well,"}]
+    made = message(server, messages=begun, continue_final_message=True)
+    assert (made["content"], made["reasoning_content"]) == ("Warm.", " so.\nHm.")
+    assert server.prompt.endswith("<|start|>assistant<|channel|>analysis<|message|>Well,")
+
+
 def test_a_budget_ends_the_reasoning(server: Talking) -> None:
     """The closing mark has eleven tokens here. They replace what the model would say."""
     server.says(f"<|channel|>analysis<|message|>abcd...........{FINAL}Yes.")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from heddle.errors import InvalidRequestError, ModelFileError
-from heddle.text.chat.template import ChatTemplate, render_unfinished
+from heddle.text.chat.template import ChatTemplate
 from heddle.text.tokenizer.tokenizer import Tokenizer
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 
@@ -209,21 +209,3 @@ def test_the_template_of_the_default_model_renders(model_path: Path) -> None:
     ids = Tokenizer.of(checkpoint.tokenizer()).encode_chat(text)
     assert ids[:3] == [1, 9690, 198]  # <|im_start|> once, "system", "\n"
     assert ids.count(1) == 3
-
-
-def test_a_continued_message_ends_with_its_content() -> None:
-    template = ChatTemplate(
-        "{% for m in messages %}<{{ m.role }}>{{ m.content | trim }}</s>{% endfor %}"
-        "{% if add_generation_prompt %}<assistant>{% endif %}",
-        "",
-        "",
-    )
-    messages = [{"role": "user", "content": "a b "}, {"role": "assistant", "content": "a b "}]
-    assert render_unfinished(template, messages) == "<user>a b</s><assistant>a b "
-    with pytest.raises(InvalidRequestError, match="template does not show it"):
-        render_unfinished(ChatTemplate("{{ messages[0].content }}", "", ""), messages)
-    calls = [*messages[:1], messages[1] | {"tool_calls": [{"function": {"name": "f"}}]}]
-    with pytest.raises(
-        InvalidRequestError, match="cannot continue a last message that has tool_calls"
-    ):
-        render_unfinished(template, calls)

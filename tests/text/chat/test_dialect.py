@@ -48,23 +48,25 @@ def test_the_dialect_follows_the_template(
 
 
 @pytest.mark.parametrize(
-    ("prompt", "begun", "marks", "reasons"),
+    ("prompt", "begun", "marks", "reasons", "resumes"),
     [
-        ("assistant\n", "", THINK, False),
-        ("assistant\n<think>\n", "", THINK, True),
-        ("assistant\n<think>\n\n</think>\n\n", "", None, False),
-        ("say <think>", "", THINK, True),
-        ("<think>\nHm", "<think>\nHm", THINK, True),
-        ("<think>\nHm</think> So", "<think>\nHm</think> So", THINK, False),
-        ("So", "So", THINK, False),
+        ("assistant\n", "", THINK, False, False),
+        ("assistant\n<think>\n", "", THINK, True, False),
+        ("assistant\n<think>\n\n</think>\n\n", "", None, False, False),
+        ("say <think>", "", THINK, True, False),
+        ("<think>\n", "<think>\n", THINK, True, False),
+        ("<think>\nHm", "<think>\nHm", THINK, True, True),
+        ("<think>\nHm</think> So", "<think>\nHm</think> So", THINK, False, False),
+        ("<think>\nHm", "Hm", THINK, True, True),
+        ("So", "So", THINK, False, False),
     ],
 )
 def test_the_prompt_can_open_reasoning(
-    prompt: str, begun: str, marks: Marks | None, reasons: bool
+    prompt: str, begun: str, marks: Marks | None, reasons: bool, resumes: bool
 ) -> None:
     dialect = template(templates.QWEN3).dialect
     reading = dialect.reading(prompt, {"f": {}}, begun)
-    assert reading == Reading(HERMES, frozenset({"f"}), marks, reasons)
+    assert reading == Reading(HERMES, frozenset({"f"}), marks, reasons, resumes=resumes)
     assert dialect.reading(prompt, {}, begun).form is None
 
 

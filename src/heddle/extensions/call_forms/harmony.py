@@ -63,14 +63,16 @@ class Harmony(CallForm):
     efforts: ClassVar = ("low", "medium", "high")
 
     def read(self, source: AnswerReader, names: Collection[str]) -> Steps[None]:
-        texts = 0
+        texts = thoughts = 0
         header = yield from self._header(source, "")
         while header is not None:
             name, channel = _recipient(header), _channel(header)
             if names and name:
                 header = yield from self._call(source, name)
             elif channel == "analysis":
-                source.add_reasoning("\n")  # separates it from earlier reasoning
+                if thoughts:
+                    source.add_reasoning("\n")
+                thoughts += 1
                 header = yield from self._content(source, source.add_reasoning)
             else:
                 if texts:

@@ -72,7 +72,8 @@ class Chat:
         tools: the functions that the answer may call.
         reasoning: what the body says about reasoning.
         variables: further variables of the template. They override those of `reasoning`.
-        continues: whether the answer continues the last message.
+        continues: whether the answer continues the last message: its content, or its reasoning if
+            it has no content.
         opens_answer: whether the prompt ends with the beginning of the answer.
         open_schemas: the body's field `open_schemas`.
         before: tokens of an earlier conversation, which this one continues.
@@ -87,6 +88,12 @@ class Chat:
     opens_answer: bool = True
     open_schemas: bool | None = None
     before: Sequence[int] = ()
+
+    @property
+    def begun(self) -> str:
+        """What the answer continues: the last message's content, else its reasoning."""
+        last = self.messages[-1] if self.continues else {"content": ""}
+        return text_in(last["content"]) or last.get("reasoning_content", "")
 
     def text(self, served: Served, scope: Scope) -> str:
         """The text that the chat template of the model writes.
@@ -181,8 +188,7 @@ def compose(
         text = dialect.form.text_opened(text)  # the grammar allows neither marks nor reasoning
     plain = not chat.before and all(isinstance(one["content"], str) for one in chat.messages)
     prompt = model.tokenizer.encode_chat(text) if plain else chat.prompt(text, served)
-    begun = text_in(chat.messages[-1]["content"]) if chat.continues else ""
-    reading = dialect.reading(text, use.schemas if use.functions else None, begun)
+    reading = dialect.reading(text, use.schemas if use.functions else None, chat.begun)
     if reading is not PLAIN or params.grammar is not None:
         params = constrain(params, use, reading, served)
     request = GenerationRequest(served.name, [prompt], params, n, stream, candidates)
@@ -234,6 +240,7 @@ def _plain(message: ChatMessage, place: int) -> Json:
             f"{path}.tool_calls needs role to be 'assistant', got {message.role!r}",
             param=f"{path}.tool_calls",
         )
+    thoughts = message.reasoning_content or message.reasoning
     content: str | list[Json] = ""
     if isinstance(message.content, str):
         content = message.content
@@ -242,7 +249,7 @@ def _plain(message: ChatMessage, place: int) -> Json:
             part.text if isinstance(part, TextPart) else part.sent(f"{path}.content[{number}]")
             for number, part in enumerate(message.content)
         )
-    elif not calls:
+    elif not (calls or thoughts):
         raise InvalidRequestError(
             f"missing required parameter: {path}.content", param=f"{path}.content"
         )
@@ -250,7 +257,7 @@ def _plain(message: ChatMessage, place: int) -> Json:
     for name in ("name", "tool_call_id"):
         if (value := getattr(message, name)) is not None:
             fields[name] = value
-    if (thoughts := message.reasoning_content or message.reasoning) is not None:
+    if thoughts is not None:
         fields["reasoning_content"] = thoughts
     if calls:
         fields["tool_calls"] = [

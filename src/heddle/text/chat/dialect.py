@@ -112,25 +112,28 @@ class Dialect:
             prompt: the rendered prompt.
             functions: schemas of the arguments of the functions that the answer may call, by name.
                 Without functions, the reader does not look for calls.
-            begun: text at the end of the prompt that already belongs to the answer.
+            begun: text at the end of the prompt that already belongs to the answer: the content,
+                or the reasoning of an answer that has no content yet.
         """
-        names = frozenset(functions or ())
+        names, before = frozenset(functions or ()), prompt.removesuffix(begun)
         if self.form.frames:
-            opened = self.form.opened(prompt)
+            opened = self.form.opened(before)
             reasons = self.marks is not None and opened == self.marks.opening
             marks = None if opened and not reasons else self.marks
-            return Reading(self.form.typed(functions or {}), names, marks, reasons, opened)
-        reasons = False
+            resumes = reasons and bool(begun)
+            return Reading(self.form.typed(functions or {}), names, marks, reasons, opened, resumes)
+        reasons = resumes = False
         if self.marks is not None:
             opening, closing = self.marks
-            in_prompt = prompt.rstrip().endswith(opening)
+            in_prompt = before.rstrip().endswith(opening)
             reasons = in_prompt or begun.rfind(opening) > begun.rfind(closing)
+            resumes = reasons and bool(begun.rpartition(opening)[2].strip())
         closed = self.marks is not None and prompt.rstrip().endswith(self.marks.closing)
         marks = None if closed else self.marks
         if marks is None and not names:
             return PLAIN
         form = self.form.typed(functions) if functions else None
-        return Reading(form, names, marks, reasons)
+        return Reading(form, names, marks, reasons, resumes=resumes)
 
     def described(self) -> Mapping[str, str]:
         """The call form and the marks of reasoning, in words, by what they mark."""

@@ -209,39 +209,6 @@ def _reason(error: Exception) -> str:
     return str(error)[:_MOST_REASON] or type(error).__name__
 
 
-def render_unfinished(
-    template: ChatTemplate, messages: Sequence[Mapping[str, Any]], /, **variables: Any
-) -> str:
-    """The prompt for `messages` if the model is to continue the last message.
-
-    The prompt ends where the content of the last message ends. A template writes an end mark after
-    each message, and may trim its content. So this function renders a random mark in place of the
-    content, cuts the prompt at the mark, and appends the content unchanged.
-
-    Raises:
-        InvalidRequestError: as for `render`; or the template does not show the last message; or the
-            last message has calls, which templates write after the content.
-    """
-    mark = f"<{secrets.token_hex(16)}>"
-    last = messages[-1]
-    if last.get("tool_calls"):
-        raise InvalidRequestError(
-            "cannot continue a last message that has tool_calls; append the tool results or remove"
-            " the calls",
-            param="messages",
-        )
-    marked = [*messages[:-1], {**last, "content": mark}]
-    text = template.render(marked, add_generation_prompt=False, **variables)
-    head, found, _ = text.rpartition(mark)
-    if not found:
-        raise InvalidRequestError(
-            "cannot continue the last message: the model's chat template does not show it; end the"
-            " messages with a user message",
-            param="messages",
-        )
-    return head + str(last["content"])
-
-
 class _GenerationTag(Extension):
     """`{% generation %}` marks the assistant's text for training. Rendering ignores the tag."""
 

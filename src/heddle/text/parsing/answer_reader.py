@@ -69,6 +69,8 @@ class AnswerReader(PartReader, Characters):
         specials: Sequence[str],
         read_calls: Callable[[AnswerReader], Steps[None]] | None,
         begun: str,
+        *,
+        resumes: bool,
     ) -> None:
         """
         Args:
@@ -76,6 +78,7 @@ class AnswerReader(PartReader, Characters):
             specials: all marks. An incomplete mark at the end of a cut answer is dropped.
             read_calls: reads an answer after its reasoning; None if answers have no calls.
             begun: marks at the end of the prompt that already belong to the answer.
+            resumes: whether reasoning came before the answer, so that space may begin it.
         """
         super().__init__()
         self._marks = marks
@@ -87,7 +90,7 @@ class AnswerReader(PartReader, Characters):
         self._attempt_from = 0
         self.calls_from: int | None = None
         self._text = _Trimmed(lambda text: self._add((Text,), text), begun=True)
-        self._reasoning = _Trimmed(lambda text: self._add((Reasoning,), text))
+        self._reasoning = _Trimmed(lambda text: self._add((Reasoning,), text), begun=resumes)
         self.put_back(begun)
         self._steps = self._answer()
         next(self._steps)

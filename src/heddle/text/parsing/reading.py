@@ -25,6 +25,7 @@ class Reading:
         marks: marks of reasoning; None for a model without reasoning.
         reasons: whether the prompt opens the reasoning, so that the answer begins inside it.
         opened: marks at the end of the prompt that open the answer's text; empty for most forms.
+        resumes: whether the prompt has a part of the reasoning, too.
     """
 
     form: CallForm | None = None
@@ -32,6 +33,7 @@ class Reading:
     marks: Marks | None = None
     reasons: bool = False
     opened: str = ""
+    resumes: bool = False
 
     @property
     def frames(self) -> bool:
@@ -60,7 +62,7 @@ class Reading:
         read_calls = None if form is None else lambda reader: form.read(reader, names)
         begun = self.marks.opening if self.marks and self.reasons else self.opened
         marks = None if self.frames else self.marks
-        return AnswerReader(marks, self.specials, read_calls, begun)
+        return AnswerReader(marks, self.specials, read_calls, begun, resumes=self.resumes)
 
     def watch(self) -> Callable[[str], str | None]:
         """A function that detects where an answer's calls begin; see `heddle.grammars.Beginning`.

@@ -345,19 +345,48 @@ def test_a_server_dies_and_comes_back(browser: Browser, model_path: Path) -> Non
             assert len(answer(page).locator(".text").inner_text()) >= len(text)
 
 
-def test_an_answer_that_was_stopped_in_its_reasoning_begins_again(
+def test_an_answer_that_was_stopped_in_its_reasoning_goes_on_there(
     page: Page, server: Speaker
 ) -> None:
     server.says("<think>but what would that mean?</think>yes")
     server.pauses_after(12)
     send(page, "hello")
-    expect(page.locator("details.reasoning")).to_be_visible()
+    fold = answer(page).locator("details.reasoning")
+    expect(fold).to_be_visible()
+    fold.locator("summary").click()
     page.keyboard.press("Escape")
     server.executor.gate.set()
-    expect(answer(page)).to_contain_text("Stopped. It ended within its reasoning")
-    expect(page.get_by_role("button", name="Continue")).to_have_count(0)
-    page.get_by_role("button", name="Begin again").click()
+    expect(answer(page)).to_contain_text("Stopped.")
+    begun = fold.locator(".text").inner_text()
+    server.says(" so be it</think>yes")
+    page.get_by_role("button", name="Continue").click()
     expect(answer(page)).to_contain_text("yes")
+    expect(fold.locator(".text")).to_have_text(f"{begun} so be it")
+    assert server.prompt == f"<user>hello<assistant><think>{begun}"
+    expect(page.get_by_role("button", name="Continue")).to_have_count(0)
+
+
+def test_a_token_of_the_reasoning_is_replaced_by_another(page: Page, server: Speaker) -> None:
+    server.says("<think>why</think>so")
+    page.get_by_text("Tokens", exact=True).click()
+    page.get_by_label("Keep probabilities").check()
+    send(page, "hello")
+    answer(page).get_by_role("button", name="Tokens").click()
+    page.locator(".token", has_text="y").hover()
+    server.says(" not</think>because")
+    page.get_by_role("button", name="Go on from here").click()
+    expect(answer(page)).to_contain_text("2 / 2")
+    expect(answer(page).locator(".text").last).to_have_text("because")
+    answer(page).locator("summary").click()
+    expect(answer(page).locator("details.reasoning .text")).to_have_text("wh? not")
+    assert server.prompt == "<user>hello<assistant><think>wh?"
+    answer(page).get_by_role("button", name="Tokens").click()
+    page.locator(".token", has_text="b").hover()
+    server.says("z")
+    page.get_by_role("button", name="Go on from here").click()
+    expect(answer(page)).to_contain_text("3 / 3")
+    expect(answer(page).locator(".text").last).to_have_text("?z")
+    assert server.prompt == "<user>hello<assistant>?"
 
 
 def test_a_refused_key_is_asked_for_on_demand(browser: Browser) -> None:

@@ -529,6 +529,43 @@ def test_a_call_that_has_to_be_made_has_no_part_in_the_form_of_a_text(
     assert called(answer) == [("clock", "{}")]
 
 
+CUT: Any = {"role": "assistant", "content": None, "reasoning_content": "Let me see,"}
+
+
+@pytest.mark.parametrize("template", [templates.QWEN3, templates.THINKING])
+def test_reasoning_that_was_cut_goes_on(template: str) -> None:
+    with talking_server(template) as server:
+        server.says(" or not.\n</think>\nYes.")
+        goes_on: Any = {"messages": [*ASKED, CUT], "extra_body": {"continue_final_message": True}}
+        assert gathered(ask(server, stream=True, **goes_on)) == ("Yes.", " or not.", [], "stop")
+        opened = "<think>\n" if template == templates.THINKING else "<think>"
+        assert server.prompt.endswith(f"assistant\n{opened}Let me see,")
+        answer = ask(server, **goes_on)
+        [choice] = answer.choices
+        assert (choice.message.content, choice.message.reasoning_content) == ("Yes.", " or not.")
+        assert answer.usage.completion_tokens_details.reasoning_tokens == len(" or not.")
+        goes_on["messages"] = [*ASKED, CUT | {"content": "Y"}]
+        ask(server, **goes_on)
+        assert server.prompt.endswith("assistant\nY")
+
+
+def test_reasoning_that_was_cut_goes_on_to_a_call_and_to_a_bound(thinking: Talking) -> None:
+    goes_on: Any = {"messages": [*ASKED, CUT]}
+    more: Any = {"continue_final_message": True}
+    thinking.says(' I call.</think><tool_call>\n{"name": "clock", "arguments": {}}\n</tool_call>')
+    [choice] = ask(thinking, **goes_on, tools=TOOLS, extra_body=more).choices
+    assert (choice.message.reasoning_content, called(choice)) == (" I call.", [("clock", "{}")])
+    thinking.says(" abcdef")
+    [choice] = ask(thinking, **goes_on, extra_body=more | {"thinking_token_budget": 3}).choices
+    assert choice.message.reasoning_content == " ab"
+
+
+def test_reasoning_goes_on_only_where_the_template_marks_it(hermes: Talking) -> None:
+    with pytest.raises(openai.BadRequestError, match="shows no marks of reasoning") as refused:
+        ask(hermes, messages=[*ASKED, CUT], extra_body={"continue_final_message": True})
+    assert refused.value.param == "messages"
+
+
 def test_reasoning_in_control_tokens() -> None:
     template = templates.CHATML + "{# [THINK][/THINK] #}"
     with talking_server(template) as server:

@@ -62,7 +62,7 @@ export class MessageView {
 
   _updateAnswer() {
     const message = this._message;
-    const end = this._isRunning ? '' : `${endOf(message)}${ofThoughts(message)}`;
+    const end = this._isRunning ? '' : endOf(message);
     this._extra.replaceChildren(
       ...(this._tokens && message.tokens ? [this._tokens] : []),
       ...cardsOf(this._session, message, this._isRunning),
@@ -122,7 +122,7 @@ export class MessageView {
       this._copyButton(),
     ];
     if (end) {
-      const label = message.content ? 'Continue' : 'Begin again';
+      const label = message.content || message.reasoning ? 'Continue' : 'Begin again';
       buttons.unshift(button(label, () => session.continueAnswer(message), { kind: 'small' }));
     }
     if (message.tokens?.length) buttons.push(this._tokensButton());
@@ -138,7 +138,7 @@ export class MessageView {
     const toggle = () => {
       this._tokens = this._tokens
         ? null
-        : tokensOf(this._message, (content) => this._session.branchFrom(this._message, content));
+        : tokensOf(this._message, (text) => this._session.branchFrom(this._message, text));
       this._updateAnswer();
     };
     const props = { 'aria-pressed': String(Boolean(this._tokens)) };
@@ -222,10 +222,4 @@ export class MessageView {
       return [el('p.problem', {}, `Not valid JSON: ${error.message}`)];
     }
   }
-}
-
-/** What an answer that ended within its reasoning needs: the server continues texts only. */
-function ofThoughts(message) {
-  const isCut = endOf(message) && message.reasoning && !message.content;
-  return isCut ? ' It ended within its reasoning, which cannot be continued.' : '';
 }

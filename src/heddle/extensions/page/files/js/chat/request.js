@@ -83,7 +83,9 @@ export function addEvent(answer, event) {
   if (content) answer.content += content;
   if (reasoning) answer.reasoning = (answer.reasoning ?? '') + reasoning;
   for (const piece of calls ?? []) addCall(answer, piece);
-  for (const one of choice.logprobs?.content ?? []) (answer.tokens ??= []).push(tokenOf(one));
+  const part = reasoning ? 'reasoning' : content ? 'content' : answer.tokens?.at(-1)?.part;
+  for (const one of choice.logprobs?.content ?? [])
+    (answer.tokens ??= []).push({ ...tokenOf(one), part });
   if (choice.finish_reason) answer.finish = choice.finish_reason;
 }
 

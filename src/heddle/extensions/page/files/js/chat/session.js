@@ -118,18 +118,17 @@ export class Session extends EventTarget {
    */
   async continueAnswer(message) {
     for (const name of ['failure', 'tokens', 'calls']) delete message[name];
-    if (!message.content) delete message.reasoning; // the server continues texts only
-    await this._runAll([message], Boolean(message.content), []);
+    await this._runAll([message], Boolean(message.content || message.reasoning), []);
   }
 
   /**
    * Continue from a place inside of an answer with another token, in a new branch.
    * @param {import('./tree.js').Message} message
-   * @param {string} content The text up to there, with the token.
+   * @param {{reasoning?: string, content: string}} text All up to there, with the token.
    */
-  async branchFrom(message, content) {
-    const { parent, model, seed, reasoning } = message;
-    const branch = this._make({ parent, role: 'assistant', content, model, seed, reasoning });
+  async branchFrom(message, text) {
+    const { parent, model, seed } = message;
+    const branch = this._make({ parent, role: 'assistant', model, seed, ...text });
     this._add([branch]);
     await this._runAll([branch], true, [branch]);
   }

@@ -7,7 +7,8 @@ const MOST = 3000;
 /**
  * The tokens of an answer.
  * @param {import('./tree.js').Message} message
- * @param {(content: string) => void} goOn Continues the answer's text up to a token with another one.
+ * @param {(text: {reasoning?: string, content: string}) => void} goOn Continues the answer up to a
+ *   token with another one.
  * @returns {HTMLElement}
  */
 export function tokensOf(message, goOn) {
@@ -50,10 +51,15 @@ function moveFocus(event) {
 
 function showOthers(root, message, place, places, goOn) {
   const token = message.tokens[place];
-  const before = places?.[place];
+  const before = places[place];
+  const goOnWith = (one) => {
+    const text = before + textOf([one]);
+    const { reasoning } = message;
+    goOn(isThought(token) ? { reasoning: text, content: '' } : { reasoning, content: text });
+  };
   const rows = token.top.map((one) => {
     const isChosen = one.text === token.text;
-    const use = button('Go on from here with this one', () => goOn(before + textOf([one])), {
+    const use = button('Go on from here with this one', () => goOnWith(one), {
       kind: 'small',
     });
     return el(
@@ -68,17 +74,29 @@ function showOthers(root, message, place, places, goOn) {
   root.replaceChildren(el('ul', {}, ...rows));
 }
 
-/** The text of the answer before each token; null if its tokens do not make its text. */
-function placesOf({ tokens, content }) {
-  // Tokens of reasoning and of marks come first, and text that a continued answer had before them.
+/** The reasoning or the text of the answer before each token; undefined before other tokens. */
+function placesOf({ tokens, reasoning = '', content }) {
+  const thoughts = placesIn(reasoning, tokens.filter(isThought));
+  const texts = placesIn(content, tokens.filter((one) => !isThought(one)));
+  return tokens.map((one) => (isThought(one) ? thoughts : texts).shift());
+}
+
+/** Answers that were kept before tokens had a part have one part only. */
+function isThought(token) {
+  return token.part === 'reasoning';
+}
+
+/** The part of `text` before each token; empty if the tokens do not make the end of the text. */
+function placesIn(text, tokens) {
+  // Tokens of marks come first, and text that a continued answer had before them.
   for (let from = 0; from < tokens.length; from++) {
     const whole = textOf(tokens.slice(from)).trimEnd();
-    const start = content.trimEnd().length - whole.length;
-    if (start < 0 || !content.startsWith(whole, start)) continue;
-    const before = content.slice(0, start);
+    const start = text.trimEnd().length - whole.length;
+    if (start < 0 || !text.startsWith(whole, start)) continue;
+    const before = text.slice(0, start);
     return tokens.map((_, at) => (at < from ? undefined : before + textOf(tokens.slice(from, at))));
   }
-  return null;
+  return [];
 }
 
 /** The text of tokens: a character may lie in several of them. */
