@@ -246,6 +246,7 @@ def without_facts(route: Route) -> None:
     response = route.fetch()
     listed = response.json()
     del listed["data"][0]["modalities"]
+    listed["data"][0]["status"] = {"value": "unloaded"}
     route.fulfill(response=response, json=listed)
 
 
@@ -269,6 +270,22 @@ def test_a_model_that_is_not_loaded_may_see(browser: Browser) -> None:
         expect(thumbnails(page)).to_have_count(1)
         send(page, "hello")
         expect(answer(page)).to_contain_text("sees no pictures")
+
+
+def test_the_page_remembers_what_an_unloaded_model_sees(browser: Browser) -> None:
+    with speaking() as blind, opened(browser, blind.url) as page:
+        page.wait_for_selector(".parameter")
+        button = page.get_by_role("button", name="Add pictures")
+        expect(button).to_have_attribute("title", "fake sees no pictures.")
+        page.route("**/v1/models", without_facts)
+        page.get_by_role("link", name="Models").click()
+        expect(page.locator(".model-card")).to_contain_text("unloaded")
+        for _ in range(3):
+            with page.expect_response("**/v1/models"):
+                pass
+        page.get_by_role("link", name="Chat").click()
+        button.press("Enter")
+        expect(page.locator(".tray [role=alert]")).to_have_text("fake sees no pictures.")
 
 
 def test_two_models_both_must_see(browser: Browser, server: Speaker) -> None:
@@ -390,6 +407,39 @@ def test_large_pictures_become_smaller(
     assert url.startswith(f"data:{kind};base64,")
     assert len(url) < 2.8 * 2**20
     assert max(server.eyes.seen[-1].pixels.shape) == longest
+
+
+@pytest.mark.parametrize("width", [300, 2400], ids=["as it is", "made smaller"])
+def test_a_photo_that_lies_on_its_side_is_turned(page: Page, server: Speaker, width: int) -> None:
+    lying = Image.new("RGB", (width, 160), "blue")
+    lying.paste("red", (0, 0, width // 2, 160))
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned by 90 degrees, clockwise
+    add(page, file("photo.jpg", file_of(lying, "JPEG", exif=exif), "image/jpeg"))
+    expect(thumbnails(page)).to_have_count(1)
+    send(page, "hello")
+    answered(page)
+    pixels = server.eyes.seen[-1].pixels
+    assert pixels.shape[0] == min(width, 2048)
+    assert pixels[5, 5].argmax() == 0  # red
+    assert pixels[-5, 5].argmax() == 2  # blue
+
+
+@pytest.mark.parametrize(
+    ("side", "kind"), [(2100, "image/png"), (1400, "image/jpeg")], ids=["png", "jpeg"]
+)
+def test_what_is_transparent_becomes_white(
+    page: Page, server: Speaker, bodies: Bodies, side: int, kind: str
+) -> None:
+    image = Image.new("RGBA", (side, side), (255, 0, 0, 0))
+    if kind == "image/jpeg":
+        image.paste(noise(side).crop((0, 0, side, side - 100)))
+    add(page, file("clear.png", file_of(image)))
+    expect(thumbnails(page)).to_have_count(1)
+    send(page, "hello")
+    answered(page)
+    assert bodies.last[0]["content"][0]["image_url"]["url"].startswith(f"data:{kind};base64,")
+    assert server.eyes.seen[-1].pixels[-5, -5].min() > 250
 
 
 def test_a_message_waits_for_its_pictures(page: Page, bodies: Bodies) -> None:

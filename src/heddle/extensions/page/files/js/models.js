@@ -24,11 +24,20 @@ export class Models extends EventTarget {
     const last = await this._store.preference('model', '');
     const { data } = await this._api.json('/v1/models');
     if (!isLatest()) return;
-    this.all = data;
+    this.all = this.withEyes(data);
     const wanted = this.chosen || last; // as it is now: the user may have chosen meanwhile
     const found = this.all.find((one) => one.id === wanted) ?? this.all[0];
     this.chosen = found?.id ?? '';
     this.dispatchEvent(new Event('change'));
+  }
+
+  /**
+   * @param {Object[]} data Of `GET /v1/models`.
+   * @returns {Object[]} The same; models that are not loaded see what they saw when they were.
+   */
+  withEyes(data) {
+    const eyes = new Map(this.all.map((one) => [one.id, one.modalities]));
+    return data.map((one) => ({ modalities: eyes.get(one.id), ...one }));
   }
 
   /** @param {string} id */
@@ -40,8 +49,8 @@ export class Models extends EventTarget {
 
   /**
    * @param {string[]} names
-   * @returns {string} Why a message to these models has no pictures; empty if it may have some. The
-   *   server does not know it of a model that is not loaded.
+   * @returns {string} Why a message to these models has no pictures; empty if it may have some. Of a
+   *   model that has not been loaded while the page is open, this is not known.
    */
   whyNoPictures(names) {
     const isBlind = (one) => names.includes(one.id) && one.modalities?.vision === false;

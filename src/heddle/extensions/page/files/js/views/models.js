@@ -87,6 +87,7 @@ class ModelsView {
   /** Let the choice in the header follow when models come or go, or others of them see pictures. */
   async _refreshChoice(models) {
     const told = (all) => JSON.stringify(all.map(({ id, modalities }) => [id, modalities]));
-    if (told(models) !== told(this._app.models.all)) await this._app.models.refresh();
+    const known = this._app.models;
+    if (told(known.withEyes(models)) !== told(known.all)) await known.refresh();
   }
 }
