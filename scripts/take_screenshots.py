@@ -144,6 +144,7 @@ def sight(browser: Browser, url: str) -> None:
 
 def main() -> None:
     chromium = shutil.which("chromium") or sys.exit("chromium is not installed")
+    expect.set_options(timeout=60_000)
     with sync_playwright() as playwright, server(sys.argv[1:]) as url:
         arguments = ["--headless", "--no-sandbox", "--disable-gpu"]
         browser = playwright.chromium.launch(executable_path=chromium, args=arguments)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, Request
 from pydantic import Field
-from starlette.responses import Response
+from starlette.responses import Response  # noqa: TC002  FastAPI reads annotations of routes
 
 from heddle.config import MAX_MODEL_NAME
 from heddle.errors import HeddleError, OverloadedError
@@ -18,13 +18,13 @@ from heddle.extensions.quantise.target import Target  # noqa: TC001  pydantic re
 from heddle.hub_place import hub_place
 from heddle.server.generate.api import Api
 from heddle.server.http.access import ADMIN
-from heddle.server.http.connection import ClientGoneError, unless_gone
+from heddle.server.http.connection import StreamedResponse, unless_gone
 from heddle.server.http.encoding import LINES, json_response, line
 from heddle.server.http.error_shape import error_body
 from heddle.server.http.schema import Schema, takes
 
 if TYPE_CHECKING:
-    from starlette.types import Receive, Scope, Send
+    from starlette.types import Send
 
     from heddle.extensions.quantise.quantisation import Json
     from heddle.server.generate.dispatch import Dispatcher
@@ -98,26 +98,17 @@ def _routes(service: Service, _dispatcher: Dispatcher) -> list[APIRouter]:
     return [router]
 
 
-class _Lines(Response):
+class _Lines(StreamedResponse):
     """The response with a line for each report. The last one is the success or the error."""
 
     def __init__(self, begun: Quantisation, first: Json) -> None:
-        super().__init__(media_type=LINES)
-        del self.headers["content-length"]
+        super().__init__(LINES)
         self._begun, self._first = begun, first
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI."""
-        start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
-        try:
-            await send(start)
-            await unless_gone(receive, self._pass_on(send))
-        except ClientGoneError:
-            pass
-        finally:
-            self._begun.cancel()
+    def close(self) -> None:
+        self._begun.cancel()
 
-    async def _pass_on(self, send: Send) -> None:
+    async def send_body(self, send: Send) -> None:
         report = self._first
         try:
             while True:

@@ -13,18 +13,16 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from starlette.responses import Response
-
 from heddle.errors import OverloadedError
 from heddle.extensions.sight.frames import Sight, requests_event, steps_event
 from heddle.extensions.sight.recorder import Recorder
-from heddle.server.http.connection import ClientGoneError, unless_gone
+from heddle.server.http.connection import StreamedResponse
 from heddle.server.http.encoding import EVENTS, event
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from starlette.types import Receive, Scope, Send
+    from starlette.types import Send
 
     from heddle.engine import Engine
     from heddle.extensions.sight.recorder import Step
@@ -179,27 +177,18 @@ class Viewers:
         return event(hello, "hello")
 
 
-class EventsOf(Response):
+class EventsOf(StreamedResponse):
     """The response to a viewer. It ends when the viewer leaves or the server stops."""
 
     def __init__(self, viewers: Viewers, viewer: Viewer, seconds: float | None) -> None:
         """It ends after so many seconds; None: never."""
-        super().__init__(media_type=EVENTS, headers={"cache-control": "no-store"})
-        del self.headers["content-length"]
+        super().__init__(EVENTS, {"cache-control": "no-store"})
         self._viewers, self._viewer, self._seconds = viewers, viewer, seconds
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI."""
-        start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
-        try:
-            await send(start)
-            await unless_gone(receive, self._pass_on(send))
-        except ClientGoneError:
-            pass
-        finally:
-            self._viewers.remove(self._viewer)
+    def close(self) -> None:
+        self._viewers.remove(self._viewer)
 
-    async def _pass_on(self, send: Send) -> None:
+    async def send_body(self, send: Send) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(self._seconds):
                 while (frame := await self._viewer.frames.get()) is not None:

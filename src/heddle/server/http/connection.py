@@ -1,14 +1,17 @@
-"""Cancels work when its client closes the connection."""
+"""Cancels work when its client closes the connection, and sends bodies until then."""
 
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, TypeVar
 
-if TYPE_CHECKING:
-    from collections.abc import Coroutine
+from starlette.responses import Response
 
-    from starlette.types import Receive
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Mapping
+
+    from starlette.types import Receive, Scope, Send
 
 T = TypeVar("T")
 
@@ -36,6 +39,33 @@ async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
         working.cancel()
         watching.cancel()
         await asyncio.gather(working, watching, return_exceptions=True)
+
+
+class StreamedResponse(Response, ABC):
+    """A response whose body is sent as it comes, until it ends or the client leaves."""
+
+    def __init__(self, media_type: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(media_type=media_type, headers=headers)
+        del self.headers["content-length"]
+
+    @abstractmethod
+    async def send_body(self, send: Send) -> None:
+        """Send the body, up to its last message."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End what makes the body. Called once, however the response ends."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+        try:
+            await send(start)
+            await unless_gone(receive, self.send_body(send))
+        except ClientGoneError:
+            pass
+        finally:
+            self.close()
 
 
 async def _wait_for_disconnect(receive: Receive) -> None:

@@ -413,7 +413,7 @@ def test_the_newest_list_of_models_and_tables_wins(page: Page) -> None:
         page,
         """
         const { mount } = await load('views/models');
-        const { EngramsPane } = await load('models/engrams');
+        const { TablesPane } = await load('models/tables');
         const root = document.createElement('div');
         const app = { api, models: { all: [], refresh: async () => {} } };
         const close = mount(root, app);
@@ -423,7 +423,7 @@ def test_the_newest_list_of_models_and_tables_wins(page: Page) -> None:
         await until(2); // the description of the server
         asked[1].resolve({ paths: {} });
         await turn();
-        const pane = new EngramsPane(app);
+        const pane = TablesPane.ofEngrams(app, () => {});
         await until(3);
         pane._refresh();
         await until(4);
@@ -433,7 +433,7 @@ def test_the_newest_list_of_models_and_tables_wins(page: Page) -> None:
         await turn();
         close();
         const count = (node, what) => node.querySelectorAll(what).length;
-        return [count(root, '.model-card'), count(pane.node, '.engram')];
+        return [count(root, '.model-card'), count(pane.node, '.table-row')];
         """,
     )
     assert found == [1, 0]

@@ -2,8 +2,6 @@
 
 import { el } from '../dom.js';
 import { Latest } from '../latest.js';
-import { AdaptersPane } from '../models/adapters.js';
-import { EngramsPane } from '../models/engrams.js';
 import { ModelList } from '../models/list.js';
 import { LoadPane } from '../models/load.js';
 import { MorePane } from '../models/more.js';
@@ -11,6 +9,7 @@ import { PullPane } from '../models/pull.js';
 import { QuantisePane } from '../models/quantise.js';
 import { Routes } from '../models/routes.js';
 import { SuggestPane } from '../models/suggest.js';
+import { TablesPane } from '../models/tables.js';
 
 const EVERY_MS = 3000;
 
@@ -51,8 +50,8 @@ class ModelsView {
       pull,
       this._routes.has('/v1/models/suggest') && new SuggestPane(this._app, begin),
       this._routes.has('/v1/models/quantize') && QuantisePane.of(this._app, this._routes, this._changed),
-      this._routes.has('/lora-adapters') && new AdaptersPane(this._app, this._changed),
-      this._routes.has('/v1/engrams') && new EngramsPane(this._app),
+      this._routes.has('/lora-adapters') && TablesPane.ofAdapters(this._app, this._changed),
+      this._routes.has('/v1/engrams') && TablesPane.ofEngrams(this._app, this._changed),
       new MorePane(),
     ];
     this._panes.replaceChildren(...panes.filter(Boolean).map((one) => one.node));
