@@ -5,11 +5,13 @@
 A server runs in a process of its own, and its streams never end. A round measures each number of
 viewers, one after the other; the next round goes the other way, so that a slow phase of the machine
 and longer contexts meet all of them. Viewers are processes of curl. The time of a step is that from
-the end of the step before, so what the server does between steps counts, too. The script prints
-medians over rounds, and the median ratio to no viewer within the same round.
+the end of the step before, so what the server does between steps counts, too. All compares with no
+viewer within the same round: the script prints medians over rounds, and the range of their middle
+half. If that range is wider than the bar, the machine was not quiet. By default it takes less than
+three minutes.
 
-Beside other work on the machine, these ratios say little. So the script prints the processor time
-of the thread that serves viewers and streams, too: what viewers add to it, as a part of a step.
+Beside other work on the machine, ratios of steps say little. So the script prints the processor
+time of the thread that serves viewers and streams, too: what viewers add to it, as a part of a step.
 """
 
 from __future__ import annotations
@@ -94,6 +96,12 @@ def measure(url: str, pid: int, viewers: int, seconds: float) -> tuple[float, fl
     return statistics.median(gaps), spent / len(gaps)
 
 
+def middle_of(parts: list[float]) -> str:
+    """The median in percent, and the range of the middle half."""
+    low, middle, high = statistics.quantiles(parts, n=4)
+    return f"{middle:+.2%} ({low:+.2%} to {high:+.2%})"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measure what viewers cost.")
     parser.add_argument("model", nargs="*")
@@ -114,14 +122,14 @@ def main() -> None:
                 steps[viewers].append(step)
                 serving[viewers].append(spent)
     for viewers in VIEWERS:
-        ratios = [one / none for one, none in zip(steps[viewers], steps[0], strict=True)]
-        middle, step = statistics.median(ratios), statistics.median(steps[viewers])
-        added = statistics.median(serving[viewers]) - statistics.median(serving[0])
-        part = added / step
+        step = statistics.median(steps[viewers])
+        longer = [one / none - 1 for one, none in zip(steps[viewers], steps[0], strict=True)]
+        added = [one - none for one, none in zip(serving[viewers], serving[0], strict=True)]
+        parts = [one / none for one, none in zip(added, steps[0], strict=True)]
         print(
             f"{viewers} viewers: {step:.2f} ms a step, {1e3 * options.streams / step:.0f} tokens/s,"
-            f" {middle:.4f} times that of none ({min(ratios):.3f} to {max(ratios):.3f});"
-            f" serving takes {statistics.median(serving[viewers]):.3f} ms a step, {part:+.2%} of it"
+            f" {middle_of(longer)} longer than with none; serving takes"
+            f" {statistics.median(serving[viewers]):.3f} ms, {middle_of(parts)} of a step more"
         )
     print(f"bar: {BAR:.0%} of a step for one viewer")
 
