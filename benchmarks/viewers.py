@@ -11,7 +11,7 @@ half. If that range is wider than the bar, the machine was not quiet. By default
 three minutes.
 
 Beside other work on the machine, ratios of steps say little. So the script prints the processor
-time of the thread that serves viewers and streams, too: what viewers add to it, as a part of a step.
+time of the thread that serves viewers and streams, too: what viewers add, as a part of a step.
 """
 
 from __future__ import annotations
