@@ -21,6 +21,7 @@ import importlib.util
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -193,6 +194,7 @@ def main() -> int:
     options.add_argument("--history", type=Path, default=HISTORY)
     given = options.parse_args()
     commits = [git("rev-parse", f"{one}^{{commit}}") for one in (given.base, given.head)]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the trees are removed
     with contextlib.ExitStack() as stack:
         folders = [Path(stack.enter_context(tempfile.TemporaryDirectory())) for _ in commits]
         trees = [

@@ -10,13 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from alone import IS_CORE_ALONE
 from heddle.disk import page_file
 from heddle.disk.page_file import PageFileError, page_in, parts_of
-
-if IS_CORE_ALONE:
-    pytest.skip("the formats of extensions need them", allow_module_level=True)
-
 from heddle.errors import EngramFileError
 from heddle.extensions.engrams.reader import Engram
 from heddle.extensions.llamacpp import slot_file
