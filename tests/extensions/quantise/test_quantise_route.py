@@ -357,7 +357,10 @@ def test_the_process_ends_with_its_input_and_deletes_what_it_wrote(tmp_path: Pat
     (work / "part").write_text("half")
     asked = json.dumps({"target": str(work / "new.gguf")}).encode()
     with child("lambda **_: threading.Event().wait()") as process:
-        process.communicate(asked + b"\n", timeout=PATIENCE)
+        try:
+            process.communicate(asked + b"\n", timeout=PATIENCE)
+        finally:
+            process.kill()  # leaving the block waits for it
     assert process.returncode == 1
     assert not work.exists()
 
