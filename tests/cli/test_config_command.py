@@ -51,12 +51,12 @@ def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]
 def test_each_setting_says_where_it_comes_from(
     path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known = shown(capsys, "--queue", "5", "--slots-route")
+    known = shown(capsys, "--queue", "5", "--no-prefix-cache")
     rows = {name: (row["value"], row["from"]) for name, row in known["settings"].items()}
     assert known["file"] == str(path)
     assert rows["queue"] == (5, "--queue")
     assert rows["slots"] == (9, "HEDDLE_SLOTS")
-    assert rows["slots_route"] == (True, "--slots-route")
+    assert rows["prefix_cache"] == (False, "--prefix-cache")
     assert rows["port"] == (0, f"{path}:1")
     assert rows["kv_cache"] == ("2G", f"{path}:2")
     assert rows["samplers"] == (["top_k", "temperature"], f"{path}:3")

@@ -26,6 +26,7 @@ NO_ARITHMETIC = {
     "executors/arithmetic.py",  # digests
     "executors/failures.py",  # errors
     "executors/plan_problems.py",  # refusals
+    "executors/scenes.py",  # the order of scenes, of which each has its own bits
     "executors/edit_state.py",  # the choice of tokens
     "extensions/torch/staging.py",  # copies
     "extensions/reference/sampler.py",  # the choice of tokens

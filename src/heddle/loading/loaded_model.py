@@ -204,16 +204,17 @@ class LoadedModel:
                 {**given, "stand_ins": illustrations.stand_ins},
             )
             mark = self.sight().mark if illustrations.stand_ins else ""
+        written, told = dialect.conversation(messages, tools)
+        names = {**given, dialect.form.tools_variable: told}
 
-        def render(messages: Sequence[Mapping[str, Any]], *, opens: bool) -> str:
-            written, told = dialect.conversation(messages, tools)
-            names = {**given, dialect.form.tools_variable: told}
+        def render(changed: Sequence[Mapping[str, Any]], *, opens: bool) -> str:
+            written, _ = dialect.conversation(changed, tools)
             return template.render(written, add_generation_prompt=opens, **names)
 
         if continue_final_message:
             text = render_unfinished(render, messages, dialect)
         else:
-            text = render(messages, opens=add_generation_prompt)
+            text = template.render(written, add_generation_prompt=add_generation_prompt, **names)
         if illustrations is None or not illustrations.stand_ins:
             return text
         return illustrations.finish(text, mark)

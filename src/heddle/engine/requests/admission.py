@@ -147,7 +147,8 @@ class Admission:
                 if getattr(sequence.params, "speculation", None) is not None:
                     self._speculator.check(sequence)
             self._memory.check()
-            self._limits.check(sequences)
+            if self._limits.are_set:
+                self._limits.check(sequences)
             self._scheduler.add(*sequences)
             self._limits.begin(sequences)
             for request in requests:
@@ -241,13 +242,19 @@ class ClientLimits:
 
     Requests without a client, as from a program that uses the library, have no limits. Requests
     count also without limits, because limits may come while they run.
+
+    Attributes:
+        are_set: whether there are limits.
     """
 
     def __init__(self, config: EngineConfig) -> None:
-        self._most_requests = config.client_requests
-        self._most_tokens = config.client_tokens
         self._lock = threading.Lock()
         self._clients: OrderedDict[Hashable, _Client] = OrderedDict()  # `_forget` looks in order
+        self._set(config)
+
+    def _set(self, config: EngineConfig) -> None:
+        self._most_requests, self._most_tokens = config.client_requests, config.client_tokens
+        self.are_set = bool(config.client_requests or config.client_tokens)
 
     def change(self, config: EngineConfig) -> None:
         """Use the limits of other settings. If the tokens change, all clients begin anew."""
@@ -255,8 +262,7 @@ class ClientLimits:
             if config.client_tokens != self._most_tokens:
                 for known in self._clients.values():
                     known.tokens, known.at = float(config.client_tokens), monotonic()
-            self._most_requests = config.client_requests
-            self._most_tokens = config.client_tokens
+            self._set(config)
 
     def check(self, sequences: Many[Sequence]) -> None:
         """Check that new sequences of one client can begin now.

@@ -251,6 +251,6 @@ class CpuLoader:
 
     def _tensor(self, name: str, shape: tuple[int, ...]) -> TensorInfo:
         tensor = claim(self._checkpoint, name, shape)
-        if not _native.has_kernel(int(tensor.type)):
+        if not tensor.type.is_supported:
             raise unsupported(tensor.type, tensor.label)
         return tensor

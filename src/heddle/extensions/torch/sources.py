@@ -5,6 +5,8 @@ from heddle.executors.arithmetic import MODEL_SOURCES
 SOURCES = (
     *MODEL_SOURCES,
     "extensions/quantise/quantiser.py",
+    "extensions/torch/adapters.py",
+    "extensions/torch/allocation.py",
     "extensions/torch/attention.py",
     "extensions/torch/bits.py",
     "extensions/torch/block_decoders.py",
@@ -26,6 +28,7 @@ SOURCES = (
     "extensions/torch/recurrence.py",
     "extensions/torch/rotation.py",
     "extensions/torch/routing.py",
+    "extensions/torch/sight.py",
     "extensions/torch/stages.py",
     "extensions/torch/states.py",
     "extensions/torch/tiles.py",

@@ -91,8 +91,8 @@ class Chat:
 
     @property
     def begun(self) -> str:
-        """What the answer continues: the last message's content, else its reasoning."""
-        last = self.messages[-1] if self.continues else {"content": ""}
+        """The text that the answer continues: the last message's content, else its reasoning."""
+        last = self.messages[-1]
         return text_in(last["content"]) or last.get("reasoning_content", "")
 
     def text(self, served: Served, scope: Scope) -> str:
@@ -188,7 +188,8 @@ def compose(
         text = dialect.form.text_opened(text)  # the grammar allows neither marks nor reasoning
     plain = not chat.before and all(isinstance(one["content"], str) for one in chat.messages)
     prompt = model.tokenizer.encode_chat(text) if plain else chat.prompt(text, served)
-    reading = dialect.reading(text, use.schemas if use.functions else None, chat.begun)
+    begun = chat.begun if chat.continues else ""
+    reading = dialect.reading(text, use.schemas if use.functions else None, begun)
     if reading is not PLAIN or params.grammar is not None:
         params = constrain(params, use, reading, served)
     request = GenerationRequest(served.name, [prompt], params, n, stream, candidates)
