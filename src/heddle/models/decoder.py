@@ -46,6 +46,7 @@ class Decoder:
         head: the model's own head that predicts one more token, if its files have one.
         seeing_layers: number of first layers to whose results further columns of rows of pictures
             are added, `width` of them for each layer.
+        scales_pictures: whether `embedding_scale` applies to the rows of pictures, too.
     """
 
     shape: ModelShape
@@ -57,6 +58,7 @@ class Decoder:
     dense_widths: tuple[int, ...] = ()
     head: PredictionHead | None = None
     seeing_layers: int = 0
+    scales_pictures: bool = False
 
     @property
     def reads_states(self) -> bool:
@@ -96,7 +98,11 @@ class Decoder:
     def embedded(self, ops: Ops[A, W], weights: DecoderWeights[W], batch: Batch[A]) -> A:
         """The embeddings (T, width) of the batch's tokens."""
         x = ops.embed(weights.embedding, batch.tokens)
-        return ops.see(x if self.embedding_scale == 1.0 else ops.scale(x, self.embedding_scale))
+        if self.scales_pictures:
+            x = ops.see(x)
+        if self.embedding_scale != 1.0:
+            x = ops.scale(x, self.embedding_scale)
+        return x if self.scales_pictures else ops.see(x)
 
     def hidden(self, ops: Ops[A, W], weights: DecoderWeights[W], batch: Batch[A], x: A) -> A:
         """The hidden states (T, width) after all layers, from embeddings x (T, width)."""

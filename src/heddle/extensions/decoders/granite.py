@@ -8,7 +8,7 @@ IBM 2024 (https://huggingface.co/ibm-granite); the factors are those of muP, Yan
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from heddle.extensions.decoders.recurrent import read_recurrent
 from heddle.extensions.decoders.rotated import read_rotated
@@ -25,23 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from heddle.models.blocks import FeedForward, Mixer
-    from heddle.models.decoder import DecoderWeights
-    from heddle.models.ops import Batch, Ops
     from heddle.weights.hyperparameters import Hyperparameters
-
-A = TypeVar("A")
-W = TypeVar("W")
-
-
-class Granite(Decoder):
-    """A decoder that scales rows of pictures, too."""
-
-    __slots__ = ()
-
-    def embedded(self, ops: Ops[A, W], weights: DecoderWeights[W], batch: Batch[A]) -> A:
-        """The embeddings (T, width) of the batch's tokens."""
-        x = ops.see(ops.embed(weights.embedding, batch.tokens))
-        return x if self.embedding_scale == 1.0 else ops.scale(x, self.embedding_scale)
 
 
 def build(
@@ -73,12 +57,13 @@ def build(
         own = Attention(shape.width, attention, positions if rotated else None)
         return Layer(mixer if mixer and is_recurrent else own, mlp, eps, residual_scale=residual)
 
-    return Granite(
+    return Decoder(
         shape,
         tuple(map(layer, read_rotated(read, shape.layers), recurrent, mlps)),
         eps,
         embedding_scale=read.number("embedding_scale", 1.0),
         logit_scale=1 / read.number("logit_divisor", 1.0),
+        scales_pictures=True,
     )
 
 
