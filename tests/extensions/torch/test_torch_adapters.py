@@ -69,8 +69,9 @@ def values(scores: Any) -> np.ndarray:
 def test_changes_agree_with_the_cpu(model: TinyModel, tmp_path: Path) -> None:
     checkpoint = GGUFCheckpoint.open(model.write(tmp_path / "tiny.gguf"))
     own, cpu = load(checkpoint, CONFIG), load_on_cpu(checkpoint, replace(CONFIG, device="cpu"))
-    changes = random_changes(cpu, 1)
-    assert own.adaptable().keys() == cpu.adaptable().keys()
+    changes = random_changes(own, 1)
+    others = {name for name in cpu.adaptable() if ".experts." in name} | {"embedding"}
+    assert own.adaptable().keys() == cpu.adaptable().keys() - others
     found, expected = (
         values(scored(one, (0, TOKENS, [AdapterUse(one.make_adapter(changes))]))[0])
         for one in (own, cpu)
