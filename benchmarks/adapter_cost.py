@@ -40,7 +40,7 @@ def random_adapter(executor: CpuExecutor, rank: int, kind: TensorType, seed: int
     stream = np.random.default_rng(seed)
     changes = {}
     for name, one in executor.adaptable().items():
-        if name == "output":  # as in most adapters, the head stays
+        if name in ("embedding", "output"):  # as in most adapters, these stay
             continue
         a, b = (
             (stream.standard_normal(shape) * 0.01).astype(np.float32)
